@@ -14,10 +14,17 @@ RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -nam
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-core test-rust test-python test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
+.PHONY: help help-all set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-longer test-rust test-python test-api test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
 
-help: ## Show the targets
-	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+# What a person needs first; `make help-all` shows the rest.
+MAIN := build demo demo-torch demo-kubernetes test test-longer test-e2e test-all lint generate docs bench clean
+
+help: ## Show the main targets
+	@$(MAKE) --no-print-directory help-all | awk -v main="$(MAIN)" 'BEGIN { split(main, names); for (n in names) shown[names[n]] = 1 } $$1 in shown'
+	@echo "make help-all shows all targets"
+
+help-all: ## Show all targets
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
 set-up: .venv/.installed headers ## Create .venv with everything the project and its tests need
 
@@ -90,14 +97,15 @@ test-e2e-all: .venv/.installed $(E2E_CLUSTER) llama-cpp ## Every test on that cl
 	@echo "==> End to end on a cluster, every test"
 	@$(PYTHON) -m pytest -m e2e e2e
 
+test: PARTS := lint docs test-rust test-python
+test: ## Lint, documents, Rust tests, core of the Python and program tests: without a cluster, an API server or torch
+
+test-longer: PARTS := test-api test-torch-smoke test-decoders test-shard
+test-longer: ## What CI runs besides: tests with an API server, some of torch, decoders under mutation, the shard whose turn it is
+
 # A part that fails keeps no other from being run.
-CORE_PARTS := lint docs test-rust test-python test-torch-smoke test-decoders
-
-test: ## Core, and the shard of .ci/shards.toml whose turn it is: what CI runs beside test-e2e
-	@$(MAKE) --no-print-directory test-core CORE_PARTS="$(CORE_PARTS) test-shard"
-
-test-core: ## Lint, documents, Rust tests, core of the Python and program tests, a test of each file of torch's, decoders under mutation
-	@failed=; for part in $(CORE_PARTS); do begun=$$SECONDS; \
+test test-longer:
+	@failed=; for part in $(PARTS); do begun=$$SECONDS; \
 	    $(MAKE) --no-print-directory $$part || failed+=" $$part"; \
 	    echo "==> $$part took $$((SECONDS - begun)) s"; done; \
 	if [ -n "$$failed" ]; then echo "==> Failed:$$failed" >&2; exit 1; fi
@@ -109,9 +117,13 @@ test-rust: build
 # A test waits half of its time, so two processes run them, each a file at a time.
 BOTH := -n 2 --dist loadfile
 
-test-python: build headers system-tools cluster-programs
+test-python: build headers system-tools
 	@echo "==> Python and program tests: core"
 	@$(PYTHON) -m pytest --part core $(BOTH)
+
+test-api: build system-tools cluster-programs ## Core's tests that start etcd and an API server: CRDs, webhook, operator, device plugin
+	@echo "==> Tests with an API server"
+	@$(PYTHON) -m pytest --part api $(BOTH)
 
 test-decoders: build
 	@echo "==> Decoders under mutation, $(FUZZ_SECONDS) s each"

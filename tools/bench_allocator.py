@@ -1,4 +1,4 @@
-"""CPU time that the operator's allocator takes for a pool of many GPUs: alone in one process, without an API server.
+"""Measures the CPU time of the operator's allocator for a pool of many GPUs, in one process without an API server.
 
 .venv/bin/python tools/bench_allocator.py [GPUS CLAIMS]
 """
@@ -38,7 +38,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def main(gpus: int, claims: int) -> None:
-    """Place claims, then let one go and one come, again and again. Prints seconds and milliseconds."""
+    """Places claims, then repeatedly releases one and submits another. Prints seconds and milliseconds."""
     allocator, chance = Allocator(), random.Random(1)
     allocator.set_pool("pool", map(appliance, range(gpus // GPUS_OF_AN_APPLIANCE)))
     began = time.process_time()

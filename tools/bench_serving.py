@@ -1,9 +1,10 @@
-"""Latencies of vLLM's server for its clients, natively and on a share of a null H100: `vllm bench serve` against it.
+"""Measures the latencies of vLLM's server for its clients with `vllm bench serve`: natively, and on shares of a null
+H100.
 
 PYTHONPATH=tests .venv/bin/python tools/bench_serving.py [--json FILE] [--only NAME...]
 
-It prints the table of docs/benchmarks.md, in minutes, and needs what `make test-null-serving` installs. The null GPU
-computes nothing, so a step takes the time of processors and network only: all of it is on this machine.
+Takes minutes, and prints the table of docs/benchmarks.md. Needs the packages that `make test-null-serving` installs.
+The null GPU computes nothing, so a step takes only the time of processors and network, all on this machine.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from support.system import REMOTEGPU, Appliance, appliance, free_port, until
 
 SHARE: Final = "0.45"
 CLIENTS: Final = (1, 8, 32)
-# Requests for each client, and tokens of each.
+# Requests per client, and tokens per request.
 REQUESTS, PROMPT, ANSWER = 6, 64, 128
-# The second tenant's clients, and the number of their requests: enough for the whole measurement.
+# The number of the second tenant's clients, and of their requests: enough for the whole measurement.
 TENANT: Final = 8
 ENOUGH: Final = 4000
 GENERATED: Final = "vllm:generation_tokens_total"
-# Time to the first token, time between two pieces of an answer, and an answer's time per token.
+# Time to the first token, time between two pieces of an answer, and time per token of an answer.
 FIGURES: Final = ("p50_ttft_ms", "p99_ttft_ms", "p50_itl_ms", "p99_itl_ms", "p50_tpot_ms", "p99_tpot_ms")
 
 
@@ -43,7 +44,7 @@ class Setting:
     title: str
     share: bool = True
     delay_ms: float = 0.0
-    # Which appliance: by its options.
+    # Options of the appliance.
     options: tuple[str, ...] = ()
     tenant: bool = False
 
@@ -70,7 +71,7 @@ def serving(setting: Setting, where: Appliance | None, folder: Path, name: str) 
     else:
         command = where.command(*words, share=SHARE)
     log = folder.parent / f"{name}.log"
-    # All settings but the native one by the same carrier.
+    # All settings except `native` use the same carrier.
     with started(command, log, REMOTEGPU_CARRIER="direct") as process:
         it = Server(process, port, log)
         it.wait_until_healthy()

@@ -1,7 +1,7 @@
-"""Counts lines of code by what they are for, and compares a tree with an older commit: `count_lines.py [COMMIT]`.
+"""Counts lines of code by purpose, and compares the tree with an older commit: `count_lines.py [COMMIT]`.
 
-The product is the folders that a user installs or runs. Tests in Rust sources (`#[cfg(test)] mod`) count as tests,
-generated files apart. Blank lines count: they are read, too.
+The product is the folders that a user installs or runs. Tests in Rust sources (`#[cfg(test)] mod`) count as tests, and
+generated files are counted separately. Blank lines count too, because they are also read.
 """
 
 import re
@@ -20,7 +20,7 @@ _TESTS_OF_RUST: Final = re.compile(r"^#\[cfg\(test\)\]\nmod \w+ \{$.*\Z", re.MUL
 
 
 def kind_of(path: str) -> str:
-    """Returns the kind that the lines of a file count as."""
+    """Returns the purpose as which a file's lines count."""
     if _GENERATED.search(path):
         return "generated"
     if path.startswith(TESTS) or "/tests/" in path:
@@ -29,7 +29,7 @@ def kind_of(path: str) -> str:
 
 
 def count(path: str, text: str) -> Counter[str]:
-    """The lines of one file, by kind."""
+    """Returns the numbers of lines in one file, by purpose."""
     kind, lines = kind_of(path), text.count("\n")
     inside = 0
     if path.endswith(".rs") and kind == "product" and (found := _TESTS_OF_RUST.search(text)):
@@ -42,7 +42,7 @@ def git(*words: str) -> bytes:
 
 
 def counted(commit: str) -> Counter[str]:
-    """Lines of a commit, by kind."""
+    """Returns the numbers of lines in a commit, by purpose."""
     total: Counter[str] = Counter()
     names = [
         name for name in git("ls-tree", "-r", "--name-only", commit).decode().splitlines() if name.endswith(SUFFIXES)

@@ -1,4 +1,7 @@
-"""Write what the chart's admission objects take from the code: `python tools/generate_admission.py [FILE]`."""
+"""Writes the parts of the chart's admission objects that come from the code.
+
+python tools/generate_admission.py [FILE]
+"""
 
 import sys
 from pathlib import Path
@@ -12,7 +15,7 @@ FILE = Path(__file__).resolve().parents[1] / "charts" / "remotegpu" / "files" / 
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes the lines of an expression as lines."""
+    """A YAML writer that keeps the line breaks of multi-line expressions."""
 
 
 _Dumper.add_representer(

@@ -1,6 +1,6 @@
-"""Write the chart's Grafana boards: `python tools/generate_boards.py [FOLDER]`.
+"""Writes the chart's Grafana boards: `python tools/generate_boards.py [FOLDER]`.
 
-What a panel shows is a line in tools/boards.yaml: Grafana's own format takes 40 lines for it.
+A panel is one line in tools/boards.yaml, and 40 lines in Grafana's own format.
 """
 
 import json
@@ -14,7 +14,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 TABLE: Final = ROOT / "tools" / "boards.yaml"
 FOLDER: Final = ROOT / "charts" / "remotegpu" / "files" / "boards"
 DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-# Grafana's grid is 24 wide. A figure's panel is small, a graph's is large.
+# Grafana's grid has 24 columns. Panels of single figures are small, those of graphs are large.
 SIZES: Final = {"stat": (6, 4), "timeseries": (12, 8), "table": (24, 8)}
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "stat": {"reduceOptions": {"calcs": ["lastNotNull"]}},
@@ -49,7 +49,7 @@ def board(name: str, described: dict[str, Any]) -> dict[str, Any]:
 
 
 def panel(number: int, kind: str, row: dict[str, Any], place: dict[str, int]) -> dict[str, Any]:
-    """`show`: legend to expression."""
+    """Returns a panel in Grafana's format. `row["show"]` maps legends to expressions."""
     targets = [
         {"refId": chr(ord("A") + index), "datasource": DATASOURCE, "expr": expression, "legendFormat": str(legend)}
         for index, (legend, expression) in enumerate(row["show"].items())

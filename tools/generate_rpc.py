@@ -1,4 +1,7 @@
-"""Write the stubs of our .proto files: `python tools/generate_rpc.py [FOLDER]`, FOLDER stands for the repository."""
+"""Writes the stubs of this project's .proto files into the repository or a FOLDER with the same layout.
+
+python tools/generate_rpc.py [FOLDER]
+"""
 
 import sys
 from importlib import resources
@@ -7,7 +10,7 @@ from pathlib import Path
 from grpc_tools import protoc  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).resolve().parents[1]
-# The .proto, the folder from which its package is imported, and the folder of the stubs inside that.
+# The .proto, the folder from which its package is imported, and the stubs' folder in it.
 STUBS = (
     ("remoting/proto/control.proto", "remoting", "remotegpu/rpc/_generated"),
     ("deviceplugin/proto/deviceplugin.proto", "deviceplugin", "remotegpu_deviceplugin/_generated"),
@@ -15,11 +18,11 @@ STUBS = (
 
 
 def generate(root: Path) -> None:
-    """Write the stubs under `root` as they lie in the repository."""
+    """Writes the stubs below `root`, at their paths in the repository."""
     include = str(resources.files("grpc_tools") / "_proto")
     for proto, imports, package in STUBS:
         file = ROOT / proto
-        # The mapping makes the generated import name our package, wherever the .proto lies.
+        # The mapping gives the generated import the name of this project's package, independent of the .proto's folder.
         arguments = ["protoc", f"-I{package}={file.parent}", f"-I{include}"]
         arguments += [f"--{kind}={root / imports}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
         if protoc.main([*arguments, str(file)]) != 0:

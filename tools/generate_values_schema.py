@@ -1,4 +1,4 @@
-"""Write what follows from the chart's values.schema.yaml: values.schema.json and VALUES.md, into the chart or FOLDER.
+"""Generates values.schema.json and VALUES.md from the chart's values.schema.yaml, into the chart or FOLDER.
 
 python tools/generate_values_schema.py [FOLDER]
 """
@@ -16,7 +16,7 @@ CHART = ROOT / "charts" / "remotegpu"
 
 
 def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """A CRD's schema as JSON schema that refuses unknown keys: without it, a misspelt one would be dropped silently."""
+    """Returns a CRD's schema as a JSON schema that refuses unknown keys: misspelt ones would be dropped silently."""
     kept = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes-") and key != "format"}
     if schema.get("x-kubernetes-int-or-string"):
         kept["type"] = ["integer", "string"]

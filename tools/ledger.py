@@ -1,12 +1,12 @@
-"""The ledger of performance: what `remotegpu bench --all` measured, one JSON for each run, in benchmarks/.
+"""The ledger of performance: the results of `remotegpu bench --all`, one JSON file for each run, in benchmarks/.
 
 python tools/ledger.py record      measure everything, store it, and draw docs/figures/ledger.svg
-                                   (what follows are options of `remotegpu bench` in place of --all)
-python tools/ledger.py check       measure three times, and fail for what has become slower since the last stored run
+                                   (further arguments are options of `remotegpu bench` and replace --all)
+python tools/ledger.py check       measure three times, and fail if a figure is slower than in the last stored run
 python tools/ledger.py draw        draw only
 
-Times are compared only with a run on the same kind of machine, both as they are and as ratios to raw TCP of the same
-run: a machine that is slower today has the same ratios, and one whose TCP is faster today has the same times.
+Times are compared only with a run on the same kind of machine: both as times, and as ratios to raw TCP of the same run.
+A machine that is slower today has the same ratios, and a machine with faster TCP today has the same times.
 """
 
 import json
@@ -21,9 +21,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 LEDGER: Final = ROOT / "benchmarks"
 PICTURE: Final = ROOT / "docs" / "figures" / "ledger.svg"
 REPEATS: Final = 3
-# A ratio and its time may be so much larger than the stored ones.
+# A figure is slower if both its ratio and its time exceed the stored ones by this factor.
 TOLERANCE: Final = 1.15
-# Calls that cross the network in all configurations, and copies of both kinds and directions.
+# The drawn figures: calls that cross the network in all configurations, and copies of both kinds and directions.
 DRAWN: Final = ("idle_sync_us", "ten_launches_sync_us", "launch_caller_us", "pinned_h2d_gbps", "pinned_d2h_gbps")
 
 Document = Mapping[str, Any]
@@ -31,7 +31,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A time that was larger in every repeat than it may be, by itself and as a ratio to raw TCP."""
+    """A figure that exceeded the limit in every repeat, both as a time and as a ratio to raw TCP."""
 
     configuration: str
     figure: str
@@ -44,17 +44,17 @@ class Loss:
 
 
 def kind(document: Document) -> tuple[str, int, str]:
-    """Returns the kind of the machine and the appliance; ratios are compared within one."""
+    """Returns the kind of machine and appliance. Only runs of one kind are compared."""
     return document["machine"]["cpu"], document["machine"]["cpus"], document["appliance"]
 
 
 def ratios(document: Document) -> dict[tuple[str, str], float]:
-    """Returns ratios by configuration and figure; all are times, so less is better."""
+    """Returns ratios by configuration and figure. All are times, so less is better."""
     return {key: ratio for key, (ratio, _) in measured(document).items()}
 
 
 def measured(document: Document) -> dict[tuple[str, str], tuple[float, float]]:
-    """Returns the ratios, and with each its time, which is one divided by a bandwidth; in any unit."""
+    """Returns each figure's ratio and time. For bandwidths the time is the reciprocal. Times may have any unit."""
     return {
         (result["name"], figure): (ratio, 1 / value if figure.endswith("_gbps") else value)
         for result in document["configurations"]
@@ -64,8 +64,10 @@ def measured(document: Document) -> dict[tuple[str, str], tuple[float, float]]:
 
 
 def losses(stored: Document, repeats: Sequence[Document]) -> list[Loss]:
-    """Lists figures that every repeat has more than 15 % above the stored run. Figures that a repeat lacks are not
-    compared."""
+    """Returns the figures that exceed the stored run by more than 15 % in every repeat.
+
+    Figures that a repeat lacks are not compared.
+    """
     before, now = measured(stored), [measured(document) for document in repeats]
     common = [key for key in before if all(key in each for each in now)]
     return [
@@ -82,7 +84,7 @@ def runs(folder: Path) -> list[Document]:
 
 
 def last(documents: Sequence[Document], like: Document) -> Document | None:
-    """Returns the newest run with which this one may be compared."""
+    """Returns the newest stored run that can be compared with this one; None if there is none."""
     return next((each for each in reversed(documents) if kind(each) == kind(like)), None)
 
 
@@ -105,11 +107,11 @@ def measure(*options: str) -> Document:
 
 def draw(documents: Sequence[Document], target: Path) -> None:
     """Draws a panel for each configuration: its ratios from run to run."""
-    import matplotlib as mpl  # noqa: PLC0415 (`check` needs none)
+    import matplotlib as mpl  # noqa: PLC0415 (`check` does not need it)
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415
 
-    # Text stays text, and the same runs give the same bytes.
+    # Text stays text in the SVG, and the same runs give the same bytes.
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "remotegpu"})
     found = [ratios(document) for document in documents]
     names = sorted({name for each in found for name, figure in each if figure in DRAWN})
@@ -136,7 +138,7 @@ def draw(documents: Sequence[Document], target: Path) -> None:
 
 
 def check(documents: Sequence[Document]) -> Iterator[str]:
-    """Yields what is wrong, a line each."""
+    """Measures, and yields a line for each failure."""
     repeats = [measure("--runs", "1") for _ in range(REPEATS)]
     stored = last(documents, repeats[0])
     if stored is None:

@@ -1,4 +1,4 @@
-"""Libraries from the package index: their venvs, their results, and the page that shows these.
+"""Tests libraries from the package index: installs their venvs, runs their cases, and writes the page with the results.
 
 PYTHONPATH=tests python tools/libraries.py install [NAME|SHARD ...]   pinned wheels into target/libraries/NAME
 PYTHONPATH=tests python tools/libraries.py run [NAME|SHARD ...] [--write]
@@ -30,7 +30,7 @@ END: Final = "<!-- end -->"
 
 
 def chosen(names: Sequence[str]) -> list[Library]:
-    """The libraries of these names or shards; all, where none is named."""
+    """Returns the libraries of these names or shards; all without names."""
     table = libraries.load()
     known = {*table, *(each.shard for each in table.values())}
     if unknown := [name for name in names if name not in known]:
@@ -41,7 +41,10 @@ def chosen(names: Sequence[str]) -> list[Library]:
 
 
 def uv() -> str:
-    """The installer, which links files that several venvs have; pip would copy gigabytes."""
+    """Returns the path of uv, which links files that several venvs share (pip would copy gigabytes).
+
+    Installs it first if necessary.
+    """
     venv = VENVS / ".uv"
     if not (venv / "bin" / "uv").exists():
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
@@ -51,7 +54,7 @@ def uv() -> str:
 
 
 def install(wanted: Iterable[Library]) -> None:
-    """Makes each venv whose requirements have changed since, with nothing but what these name."""
+    """Makes each venv whose requirements have changed, with only the required packages."""
     environment = {"UV_CACHE_DIR": str(VENVS / ".cache")} | os.environ
     for name in dict.fromkeys(each.venv or each.name for each in wanted):
         venv, pinned, script = VENVS / name, REQUIREMENTS / f"{name}.txt", REQUIREMENTS / f"{name}.sh"
@@ -61,7 +64,7 @@ def install(wanted: Iterable[Library]) -> None:
             continue
         print(f"==> {name} into {venv.relative_to(ROOT)}", flush=True)
         filled: list[str | Path] = [uv(), "pip", "install", "--quiet", "--no-deps", "--python", venv, "-r", pinned]
-        # What has no wheel is built by a script of its name.
+        # A package without a wheel is built by a script with its name.
         steps: list[list[str | Path]] = [
             [uv(), "venv", "--quiet", "--clear", "--python", sys.executable, venv],
             [script, venv, uv(), pinned] if script.exists() else filled,
@@ -75,13 +78,13 @@ def install(wanted: Iterable[Library]) -> None:
 
 def stored(file: Path = RESULTS) -> dict[str, Row]:
     content = json.loads(file.read_text()) if file.exists() else {"rows": []}
-    # JSON has lists for tuples.
+    # JSON has lists instead of tuples.
     made = [Row(**each | {"failed": {k: tuple(v) for k, v in each["failed"].items()}}) for each in content["rows"]]
     return {row.library: row for row in made}
 
 
 def store(rows: Mapping[str, Row], file: Path = RESULTS) -> None:
-    """In the order of the table; what it no longer names is dropped."""
+    """Stores the rows in the order of the table. Drops libraries that the table does not name any more."""
     kept = [dataclasses.asdict(rows[name]) for name in libraries.load() if name in rows]
     file.write_text(json.dumps({"table": "libraries", "rows": kept}, indent=1, ensure_ascii=False) + "\n")
 
@@ -91,7 +94,10 @@ def cell(text: str) -> str:
 
 
 def lines(rows: Iterable[Row], table: Mapping[str, Library]) -> list[str]:
-    """A table in Markdown. Why a case fails is what `table` knows, else what it said; cases of one cause share it."""
+    """Returns the table in Markdown. A failed case shows the cause that `table` names, otherwise its message.
+
+    Cases with the same cause share one entry.
+    """
     made = [
         "| library | version | cases | natively | on a share | error | same bits | fails or is refused | date |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -113,7 +119,7 @@ def lines(rows: Iterable[Row], table: Mapping[str, Library]) -> list[str]:
 
 
 def page(text: str, rows: Mapping[str, Row]) -> str:
-    """Returns the page with the table between its marks made again."""
+    """Returns the page with a new table between its marks."""
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
     table = libraries.load()
@@ -125,7 +131,7 @@ def page(text: str, rows: Mapping[str, Row]) -> str:
 
 
 def run(wanted: Iterable[Library], write: bool) -> int:
-    """Prints what is right of each library, and fails if a case is wrong that is not due."""
+    """Runs the cases and prints how many are right. Returns 1 if a case fails that `due` does not list."""
     wrong = 0
     for each in wanted:
         found = libraries.both(each.name)
@@ -149,7 +155,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    # What was started is ended as well.
+    # SIGTERM raises SystemExit, so that started processes are ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if arguments.command == "install":
         install(chosen(arguments.names))

@@ -1,7 +1,7 @@
-"""Write a man page for each command, with what its `--help` says: python tools/man_pages.py FOLDER
+"""Writes a man page for each command from its `--help`: python tools/man_pages.py FOLDER
 
-`remotegpu-run.1` is about two programs, `remotegpu run` and `remotegpu-run`. A library for this, click-man, does not
-know Typer's commands, which are no longer Click's.
+`remotegpu-run.1` describes two programs, `remotegpu run` and `remotegpu-run`. The library click-man does not support
+Typer's commands, which are no longer Click's.
 """
 
 import sys
@@ -20,7 +20,7 @@ PROGRAMS: dict[str, typer.Typer] = {"remotegpu": app.app, "kubectl remotegpu": k
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Names of files, and what is in them."""
+    """Yields the names and contents of all pages."""
     for program, commands in PROGRAMS.items():
         yield from _pages(get_command(commands), program, None)
 
@@ -86,7 +86,7 @@ def _bold(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """One line of roff; a line that begins with a dot or an apostrophe would be a request."""
+    """Returns the text as one line of roff. Escapes a dot or apostrophe at its beginning, which would be a request."""
     line = " ".join(text.split()).replace("\\", r"\e").replace("-", r"\-")
     return rf"\&{line}" if line[:1] in {".", "'"} else line
 

@@ -1,10 +1,9 @@
-"""Writes docs/offload-ops.md: what becomes of each operation of torch on the remote device, and how many results are
+"""Writes docs/offload-ops.md: how each operation of torch is executed on the remote device, and how many results equal
 the CPU's. Needs torch.
 
-`target/frameworks/bin/python tools/offload_ops.py --measure` after an upgrade of torch: some minutes, in which an
-acceptor on this machine's CPU calculates torch's own table of operations; its figures are kept in
-offload/tests/torch/opdb.json. Without `--measure` they are read from there. `--print` writes to the standard output
-instead.
+Run `target/frameworks/bin/python tools/offload_ops.py --measure` after an upgrade of torch. It takes some minutes: an
+acceptor on this machine's CPU computes torch's own table of operations, and the figures are stored in
+offload/tests/torch/opdb.json. Without `--measure` they are read from there. `--print` writes to the standard output.
 """
 
 import argparse
@@ -49,7 +48,7 @@ EXPLAINED = {
 
 
 def table(backend: str) -> str:
-    """Returns the page for an acceptor of a back end."""
+    """Returns the page for an acceptor with this back end."""
     device.prepare()
     available = frozenset(acceptor.operations(backend))
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -78,7 +77,7 @@ def table(backend: str) -> str:
 
 
 def _compared(figures: dict[str, Any]) -> list[str]:
-    """Formats the measured figures for people."""
+    """Formats the measured figures for users."""
     names = {
         "forward": "results, float32",
         "backward": "gradients, float64",
@@ -107,9 +106,9 @@ def _compared(figures: dict[str, Any]) -> list[str]:
 
 
 def measure() -> None:
-    """Writes the figures of torch's own table of operations."""
+    """Measures the figures of torch's own table of operations, and stores them."""
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "offload/tests/support")]
-    from offload_opdb import SWEEPS, UNEQUAL, sweep  # noqa: PLC0415 - only tests need it otherwise
+    from offload_opdb import SWEEPS, UNEQUAL, sweep  # noqa: PLC0415 - only a measurement needs it
 
     figures = {}
     for mode, dtype in SWEEPS.items():

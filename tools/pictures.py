@@ -1,6 +1,6 @@
 """Makes docs/pictures/*.svg: diagrams from the *.dot files next to them, and nvidia-smi.svg from a real run.
 
-python tools/pictures.py (`make pictures`; needs Graphviz's `dot` and what `make build` builds)
+python tools/pictures.py (`make pictures`; needs Graphviz's `dot` and the programs of `make build`)
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 COMMAND = ["remotegpu", "run", "-p", "0.25", "--", "nvidia-smi"]
-# Rich's own, without the fonts that it names on a server: a page of documentation fetches nothing.
+# Rich's own template without its fonts from a server: the documentation must fetch nothing.
 SVG = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -41,7 +41,7 @@ SVG = """\
 
 
 def digest(source: Path) -> str:
-    """Returns the hash that tests/layout compares: an SVG carries that of the source from which it was made."""
+    """Returns the hash that tests/layout compares: each SVG contains the hash of its source."""
     return hashlib.sha256(source.read_bytes()).hexdigest()
 
 
@@ -51,7 +51,7 @@ def drawn(source: Path) -> str:
 
 
 def terminal(command: list[str]) -> str:
-    """Returns the command's output as a picture of a terminal."""
+    """Returns a picture of a terminal with the command's output."""
     program = str(ROOT / ".venv" / "bin" / command[0])
     ran = subprocess.run([program, *command[1:]], check=True, capture_output=True, text=True)
     lines = [f"$ {' '.join(command)}", *ran.stdout.rstrip().splitlines()]

@@ -1,7 +1,7 @@
-"""Checks docstrings and comments of the code as rumdl checks the Markdown: `make prose`.
+"""Checks docstrings and comments of the code for the same words as rumdl checks the Markdown: `make prose`.
 
-A docstring, or a doc comment of Rust, begins with a verb or a noun phrase. No docstring or comment has a word that
-.rumdl.toml (MD061) lists.
+A docstring, and a doc comment of Rust, must begin with a verb or a noun phrase. No docstring or comment may have a word
+that .rumdl.toml (MD061) lists.
 """
 
 import ast
@@ -18,14 +18,14 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 CLAUSES: Final = {"What", "Who", "Whose", "Of", "As", "Has", "Have", "Where", "Those"}
-# Listed words that are usual in a field, and the folders that may use them: there they mean threads of a warp.
+# Listed words that are usual in a field, and the folders that may use them for threads of a warp.
 FIELD_WORDS: Final = {"lane": ("remoting/softgpu/", "remoting/bench/src/softgpu/", "tests/softgpu/", "tests/programs/")}
 _RUST_COMMENT: Final = re.compile(r"^\s*(//[/!]?)(?!/)\s?(.*)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A docstring or a comment, and the line where it begins."""
+    """A docstring or a comment, and its first line's number."""
 
     line: int
     words: str
@@ -44,7 +44,7 @@ def texts_of_python(source: str) -> Iterator[Text]:
 
 
 def texts_of_rust(source: str) -> Iterator[Text]:
-    """Blocks of comment lines: those of one kind that follow each other are one text."""
+    """Yields blocks of comment lines. Consecutive lines of the same kind are one text."""
     kind, first, block = "", 0, [""]
     for number, line in enumerate([*source.splitlines(), ""], 1):
         found = _RUST_COMMENT.match(line)
@@ -57,7 +57,7 @@ def texts_of_rust(source: str) -> Iterator[Text]:
 
 
 def complaints(path: str, source: str, terms: re.Pattern[str]) -> Iterator[str]:
-    """A line for each text of a file that is not plain."""
+    """Yields a message for each text of a file that breaks a rule."""
     for text in texts_of_rust(source) if path.endswith(".rs") else texts_of_python(source):
         first = re.match(r"\W*(\w+)", text.words)
         if text.documents and first is not None and first[1] in CLAUSES:
@@ -69,7 +69,7 @@ def complaints(path: str, source: str, terms: re.Pattern[str]) -> Iterator[str]:
 
 
 def terms() -> re.Pattern[str]:
-    """The words that .rumdl.toml lists, as whole words, in any case."""
+    """Returns a pattern for the words that .rumdl.toml lists, as whole words in any case."""
     listed = tomllib.loads((ROOT / ".rumdl.toml").read_text())["MD061"]["terms"]
     return re.compile(r"\b(?:" + "|".join(map(re.escape, listed)) + r")\b", re.IGNORECASE)
 

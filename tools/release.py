@@ -1,5 +1,5 @@
-"""Builds the files that `make release` puts into dist/, from target/portable (`make release` builds it) and the files
-of this clone:
+"""Builds the files that `make release` puts into dist/, from target/portable (which `make release` builds) and this
+clone:
 
     remotegpu-VERSION-….whl                      command line, appliance, client, worker, gateway, software GPU
     remotegpu-VERSION-linux-x86_64.tar.gz        remotegpu-run and the client, for machines without Python
@@ -9,7 +9,7 @@ of this clone:
     remotegpu-PART-VERSION.oci.tar, .cdx.json    images and their bills, where `make images` has built them
     RELEASE_NOTES.md, SHA256SUMS
 
-If this machine lacks the tools for a file, the file is left out, and a message says so.
+If this machine lacks the tools for a file, the file is left out with a message.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from remotegpu import __version__ as version
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "dist"
-# The parts of target/dist that an installation uses; `pod` is mounted into containers, by the device plugin's image.
+# The parts of target/dist that an installation uses. `pod` is left out: the device plugin's image mounts it.
 PARTS = ("bin", "client", "dashboard", "frameworks", "lib", "native", "python", "trace")
-# The parts of target/dist that a machine without Python uses to run programs on an appliance.
+# The parts of target/dist with which a machine without Python runs programs on an appliance.
 ARCHIVED = ("bin/nvidia-smi", "bin/remotegpu-run", "client", "frameworks", "native/ptxas", "native/stand-ins")
-# Where `man` looks, below the folder in whose `bin` the program is.
+# The folder for man pages below the parent folder of `bin`, where `man` searches.
 MAN = "share/man/man1"
 CRATES = ("worker", "softgpu", "bench", "client", "smi", "connect", "run", "trace", "sandbox")
 OLDEST_GLIBC = (2, 17)
-# Where the files of a release will be, for the manifest of krew. The default is nowhere: nothing is published yet.
+# The future address of the release's files, for the manifest of krew. The default is invalid: nothing is published.
 URL = os.environ.get("REMOTEGPU_RELEASE_URL", f"https://remotegpu.invalid/v{version}")
 
 
@@ -72,7 +72,8 @@ def main() -> int:
 
 
 def make_wheel(folder: Path, dist: Path) -> Path:
-    """Builds the Python packages with the built programs inside, tagged for the oldest glibc that all of it runs on."""
+    """Builds the wheel: the Python packages and the built programs, tagged for the oldest glibc that all of them
+    support."""
     with tempfile.TemporaryDirectory() as name:
         work, packed = Path(name), Path(name, "packed")
         packed.mkdir()
@@ -91,7 +92,7 @@ def make_wheel(folder: Path, dist: Path) -> Path:
 
 
 def make_archive(folder: Path, dist: Path) -> Path:
-    """Packs one folder, `remotegpu-VERSION`, for machines without Python."""
+    """Packs the archive for machines without Python, with one folder `remotegpu-VERSION`."""
     made = folder / f"remotegpu-{version}-linux-x86_64.tar.gz"
     with tempfile.TemporaryDirectory() as name:
         unpacked = Path(name, f"remotegpu-{version}")
@@ -111,7 +112,7 @@ def _write_man_pages(folder: Path, only: str = "*") -> None:
 
 
 def make_plugin(folder: Path, wheel: Path) -> Path:
-    """Packs the archive that krew installs, and writes the manifest for krew next to it."""
+    """Packs the archive that krew installs, and writes krew's manifest next to it."""
     made = folder / f"kubectl-remotegpu-{version}.tar.gz"
     with tempfile.TemporaryDirectory() as name:
         for file in (ROOT / "packaging/krew/kubectl-remotegpu", ROOT / "LICENSE", wheel):
@@ -124,7 +125,7 @@ def make_plugin(folder: Path, wheel: Path) -> Path:
 
 
 def _pack(made: Path, folder: Path) -> None:
-    """Packs a folder into a .tar.gz that is the same whenever the files are."""
+    """Packs a folder into a .tar.gz. The same files give the same archive."""
     same = ("--sort=name", f"--mtime=@{_epoch()}", "--owner=0", "--group=0", "--numeric-owner")
     names = sorted(each.name for each in folder.iterdir())
     packed = ("--create", "--use-compress-program=gzip -9n", f"--file={made}", f"--directory={folder}")
@@ -132,12 +133,12 @@ def _pack(made: Path, folder: Path) -> None:
 
 
 def _epoch() -> str:
-    """Returns the time of the commit, which all files get, so that the same files make the same release."""
+    """Returns the time of the commit, which all packed files get, so that releases are reproducible."""
     return os.environ.get("SOURCE_DATE_EPOCH") or _run("git", "log", "-1", "--format=%ct").strip()
 
 
 def lay_out(dist: Path, folder: Path, parts: Iterable[str] = PARTS) -> None:
-    """Copies the parts of `dist`, without debug information and without links, which a wheel cannot have."""
+    """Copies the parts of `dist` without debug information. Replaces links, which a wheel cannot contain."""
     for part in parts:
         source, target = dist / part, folder / part
         if not source.exists():
@@ -155,8 +156,10 @@ def lay_out(dist: Path, folder: Path, parts: Iterable[str] = PARTS) -> None:
 
 
 def _replace_link(link: Path) -> None:
-    """Replaces a link to a library by a library without code, which needs that one by its place next to it: a search
-    for a function in it finds the other's."""
+    """Replaces a link to a library by an empty library that depends on the linked one in the same folder.
+
+    A lookup of a function in it finds the linked library's function.
+    """
     other = link.parent / link.readlink()
     link.unlink()
     options = ("--no-as-needed", "--disable-new-dtags", "-rpath,$ORIGIN", f"-soname,{link.name}")
@@ -189,8 +192,7 @@ def _tag(unpacked: Path, glibc: tuple[int, int]) -> None:
 
 
 def bill_of(name: str) -> str:
-    """Returns the wheel's bill of materials: crates, the dashboard's scripts, and the Python packages that are copied
-    in."""
+    """Returns the wheel's bill of materials: crates, the dashboard's scripts, and copied Python packages."""
     linked = contents.crates(f"remotegpu-{crate}" for crate in CRATES) | contents.scripts()
     found = contents.Contents(name, sorted(_copied(builds.DIST / "python")), [])
     return contents.bill(found, linked, ComponentType.APPLICATION)
@@ -203,7 +205,7 @@ def _copied(folder: Path) -> Iterator[contents.Package]:
 
 
 def notes_of(changelog: str, number: str) -> str:
-    """Returns the changelog's section of this version; without one, that of the unreleased changes."""
+    """Returns the changelog's section of this version; otherwise that of unreleased changes."""
     pattern = re.compile(r"^## \[([^\]]+)\][^\n]*\n(.*?)(?=^## \[|\Z)", re.MULTILINE | re.DOTALL)
     sections = {name: text.strip() for name, text in pattern.findall(changelog)}
     text = sections.get(number) or sections.get("Unreleased")
@@ -215,7 +217,7 @@ def notes_of(changelog: str, number: str) -> str:
 
 
 def make_chart(folder: Path) -> Path | None:
-    """Packs the chart; None where there is no Helm."""
+    """Packs the chart. Returns None if Helm is missing."""
     own = PROGRAMS / "helm"
     helm = shutil.which("helm") or (str(own) if own.exists() else None)
     if helm is None:
@@ -236,7 +238,7 @@ def _copy_images() -> None:
     for part, image in zip(builds.PARTS, built, strict=True):
         name = f"remotegpu-{part}"
         with (OUT / f"{name}-{version}.oci.tar").open("wb") as file:
-            # The name for which the chart asks, unless its values name a registry.
+            # The image name that the chart uses, unless its values name a registry.
             images.write_archive(image, file, f"localhost/{name}:{version}")
         shutil.copy(image.bill, OUT / f"{name}-{version}.cdx.json")
 

@@ -1,4 +1,4 @@
-"""How long `remotegpu run` takes for a command that does nothing, and what the time is made of. Medians, in ms.
+"""Measures how long `remotegpu run` takes for an empty command, and its parts. Prints medians in ms.
 
 PYTHONPATH=tests .venv/bin/python tools/run_start.py
 """

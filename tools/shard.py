@@ -1,8 +1,9 @@
-"""Prints the name of the shard whose turn it is, or `none`; on the other stream why, and the command that repeats it.
+"""Prints the name of the current turn's shard, or `none`. Prints the reason and the command to repeat it to stderr.
 
-PYTHONPATH=tests python tools/shard.py [--left-out | --tests NAME | --tree]
+PYTHONPATH=tests python tools/shard.py [--left-out | --due | --tests NAME | --tree]
 
---tree prints the hash of the files as they are.
+--due prints the shards that must run because of changes since their last pass (.ci/passed.toml). --tree prints the hash
+of the current files.
 """
 
 from __future__ import annotations
@@ -46,10 +47,16 @@ def main() -> int:
             case ["--tree"]:
                 print(shards.tree_hash())
                 return 0
+            case ["--due"]:
+                passes = shards.load_passes(table)
+                for each in shards.due(table, passes, shards.tree_hash()):
+                    last = passes.get(each.name)
+                    print(f"{each.name}: {f'passed at {last.commit} on {last.date}' if last else 'no pass is known'}")
+                return 0
             case [] | ["--left-out"]:
-                tree = shards.tree_hash()
+                changed = shards.changed_files(shards.tree_hash())
                 asked = os.environ.get("REMOTEGPU_SHARD", "")
-                turn = shards.choose(table, tree, shards.changed_files(tree), asked)
+                turn = shards.choose(table, shards.load_passes(table), changed, asked)
                 left_out(table, turn) if sys.argv[1:] else say(table, turn)
                 return 0
             case _:

@@ -1,9 +1,9 @@
-"""Stage the repository's Markdown and pictures for the site: target/site-source, with the repository's own paths.
+"""Stages the repository's Markdown and pictures for the site: target/site-source, with the repository's own paths.
 
 python tools/site.py [FOLDER] (`make docs`)
 
-A link to a folder leads to its README.md, and a link to any other file takes that file along, so that MkDocs, which
-fails on a link without a target, checks all of them.
+A link to a folder becomes one to its README.md. For a link to any other file, that file is copied too. Therefore
+MkDocs, which fails on a link without a target, checks all links.
 """
 
 import re
@@ -17,7 +17,7 @@ LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
 def files() -> list[Path]:
-    """Markdown and pictures that git tracks, or would."""
+    """Returns the Markdown files and pictures that git tracks or would add."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md", "docs/*.svg", "docs/*.json"],
         cwd=ROOT, check=True, capture_output=True, text=True,
@@ -26,7 +26,7 @@ def files() -> list[Path]:
 
 
 def staged(page: Path, source: Path, target: Path) -> str:
-    """The page's text; what it links to that is not Markdown is copied."""
+    """Returns the page's text. Copies linked files that are not Markdown."""
 
     def link(found: re.Match[str]) -> str:
         before, to, after = found.groups()

@@ -1,9 +1,10 @@
-"""`make symbols`: the driver and NVML functions that frameworks' libraries name, into remoting/registry/symbols.yaml.
+"""Writes remoting/registry/symbols.yaml (`make symbols`): the driver and NVML functions that frameworks' libraries
+name.
 
-Wheels are loaded with `pip download` into target/symbols (3 GB). A name counts where the whole string stands in a
-library: in its list of undefined symbols, or among the strings that it gives to dlsym and cuGetProcAddress. Names of
-functions that CUDA's runtime (libcudart) lists are left out: every library with the runtime inside has them all. A
-`fallback` in the file is written by hand, from a run, and stays when the rest is made again.
+`pip download` stores the wheels in target/symbols (3 GB). A name counts if a library contains the whole string: in its
+list of undefined symbols, or among the strings that it passes to dlsym and cuGetProcAddress. Functions that CUDA's
+runtime (libcudart) lists are left out, because every library that includes the runtime has all of them. A `fallback` in
+the file is written by a person after a run, and is kept when the rest is generated again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CACHE: Final = ROOT / "target" / "symbols"
 NOT_CALLED: Final = "not called"
 
 RUNTIME: Final = "nvidia-cuda-runtime"
-# The wheel, and the libraries in it, by what a row names.
+# The wheel and the libraries in it, by the name in a row.
 LIBRARIES: Final = {
     "torch": ("torch", r"libtorch_cuda\.so|libc10_cuda\.so|libtorch_cuda_linalg\.so|libtorch_python\.so"),
     "cuDNN": ("nvidia-cudnn-cu13", r"libcudnn.*\.so.*"),
@@ -61,8 +62,10 @@ HEAD: Final = """\
 
 
 def names_in(library: IO[bytes]) -> set[str]:
-    """Finds strings that look like a function's name. One that touches an end of a piece is checked again with the next
-    piece."""
+    """Finds strings that look like a function's name.
+
+    A string at the end of a piece is checked again with the next piece.
+    """
     names: set[bytes] = set()
     seen = b"\0"
     while True:

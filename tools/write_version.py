@@ -1,4 +1,7 @@
-"""Writes the version of remoting/remotegpu/__init__.py where it must be a literal: `make generate`. A test compares."""
+"""Writes the version of remoting/remotegpu/__init__.py into files that need a literal: `make generate`.
+
+A test compares.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Final
 from remotegpu import __version__
 
 ROOT: Final = Path(__file__).parents[1]
-# Each with what stands before the version, at the beginning of a line.
+# The text before the version at the beginning of a line, for each file.
 PLACES: Final = {
     "Cargo.toml": (r"^version = ",),
     "charts/remotegpu/Chart.yaml": (r"^version: ", r"^appVersion: "),
@@ -32,7 +35,7 @@ def main() -> None:
             text = written(text, before, __version__)
         if text != file.read_text():
             file.write_text(text)
-    # Cargo.lock names the workspace's packages with their versions.
+    # Cargo.lock contains the versions of the workspace's packages.
     subprocess.run(["cargo", "update", "--workspace", "--offline", "--quiet"], cwd=ROOT, check=True)
 
 

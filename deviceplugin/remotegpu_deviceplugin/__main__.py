@@ -1,4 +1,4 @@
-"""`python -m remotegpu_deviceplugin`: advertises the pools on this node and mounts the client into containers."""
+"""`python -m remotegpu_deviceplugin`: advertises resources to the kubelet and mounts the client into containers."""
 
 import argparse
 import asyncio
@@ -19,14 +19,15 @@ from remotegpu_deviceplugin.devices import Pools
 
 _log = logging.getLogger(__name__)
 
-# What the plugin before this one has just answered may not be in the kubelet's memory yet.
+# Delay before unused files are removed: the kubelet may not have saved the last answers of the previous plugin yet.
 _SETTLED_SECONDS: Final = 5.0
-# A replacement's image is there and it starts in seconds; the pod's grace period has to be longer.
+# Time to wait for the next plugin: its image is on the node, so it starts in seconds. The grace period of the pod must
+# be longer.
 PATIENCE_SECONDS: Final = 15
 
 
 async def serve(options: argparse.Namespace, ending: asyncio.Event) -> None:
-    """Until `ending`, and then until a successor serves this node or `options.patience` is over."""
+    """Serves the kubelet until `ending` is set, and then waits at most `options.patience` seconds for a successor."""
     version = files.install(find_dist().pod, options.files)
     this = node.Node(version, files.local_sockets(options.files), options.files / node.MEMORY)
     await this.start()
@@ -35,7 +36,7 @@ async def serve(options: argparse.Namespace, ending: asyncio.Event) -> None:
 
     async def learn() -> None:
         async with client.ApiClient() as api:
-            async for found in watching.follow(client.CustomObjectsApi(api), POOLS):
+            async for found in watching.snapshots(client.CustomObjectsApi(api), POOLS):
                 await this.learn(Pools.from_objects(found))
 
     async def judge() -> None:

@@ -8,26 +8,27 @@ from typing import Any, Final
 from remotegpu.api.modes import Backend
 from remotegpu_deviceplugin._generated.deviceplugin_pb2 import Device, ListAndWatchResponse
 
-# The kubelet takes no message above gRPC's 4 MiB, and then says nothing: the node keeps its old figure.
+# gRPC's limit of 4 MiB. The kubelet drops a larger message without an error, and keeps the old number of devices.
 MESSAGE_LIMIT: Final = 4 << 20
-# A device in the message: an id of up to six digits, "Healthy", and protobuf's five tags and lengths of the two.
+# The size of a device in the message: an id of up to six digits, "Healthy", and protobuf's tags and lengths.
 _DEVICE_BYTES: Final = 19
-# "Unhealthy" is longer; there is room for so many of them.
+# The most devices to mark as unhealthy: "Unhealthy" takes two bytes more than "Healthy".
 _MOST_UNHEALTHY: Final = 1 << 15
 MOST_DEVICES: Final = (MESSAGE_LIMIT - 2 * _MOST_UNHEALTHY) // _DEVICE_BYTES
 
-# Pods with `remotegpu/client` on one node; it limits nothing.
+# Devices of `remotegpu/client` on each node: more than a node has pods.
 CLIENTS: Final = 1000
-# Appliances with local sockets on one node, of all pools, and while they are replaced; it limits nothing either.
+# Devices for the local sockets of appliances on each node: more than a node has appliances, also during replacement.
 APPLIANCES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The figures of all pools together that a node needs."""
+    """The sums over all pools that a node needs."""
 
+    # All GPUs of the pools, in thousandths of a GPU.
     milli: int
-    # No pool has a GPU that executes machine code.
+    # True if every GPU is a software GPU, which executes PTX and no machine code.
     software: bool
 
     @classmethod
@@ -39,17 +40,19 @@ class Pools:
         )
 
     def since(self, before: "Pools | None") -> "Pools":
-        """Returns the figures to advertise after `before`; `milli` never shrinks. A pod may hold any of the ids, and a
-        kubelet that starts with the node does not take back a pod whose ids are no longer offered. The figure only has
-        to be large enough."""
+        """Returns the figures to advertise after `before`, with a `milli` that never shrinks.
+
+        A pod may hold any device id. A kubelet that restarts rejects a pod whose ids are no longer advertised. A
+        `milli` that is too large does no harm.
+        """
         return self if before is None else replace(self, milli=max(self.milli, before.milli))
 
     @property
     def wanted(self) -> int:
-        """`remotegpu/milli` of every node: twice what there is.
+        """The number of `remotegpu/milli` to advertise on every node: twice the sum of all pools.
 
-        The operator counts, not the scheduler. The share of a pod that is being deleted may be another pod's already,
-        while the scheduler still counts the first one: with the exact figure it would preempt a pod.
+        The operator enforces the real sum. The share of a terminating pod may already belong to another pod, while the
+        scheduler still counts both pods. With the exact sum the scheduler would preempt one of them.
         """
         return 2 * self.milli
 
@@ -59,8 +62,11 @@ def fitting(wanted: int) -> int:
 
 
 def listing(count: int, unhealthy: Collection[str] = ()) -> ListAndWatchResponse:
-    """Builds the kubelet's list of devices. Health does not follow allocation, which would reach the scheduler ten
-    seconds late: see `health.py`."""
+    """Builds the list of devices for the kubelet, with the ids "0" to `count` - 1.
+
+    `unhealthy` are ids of devices whose GPU failed (see `health.py`). Health does not show which devices are allocated:
+    the scheduler would see that ten seconds late.
+    """
     marked = set(itertools.islice(unhealthy, _MOST_UNHEALTHY))
     health = {True: "Unhealthy", False: "Healthy"}
     return ListAndWatchResponse(

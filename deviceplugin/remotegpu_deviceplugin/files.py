@@ -1,7 +1,7 @@
 """The client's files on the node, one folder for each version: a running container keeps the version it started with.
 
-A container that restarts is given the mounts of its pod's first start, so a version stays while the kubelet remembers
-a pod that has it.
+A restarted container gets the same mounts as at the first start of its pod. So a version stays on the node while the
+kubelet's checkpoint lists a pod that uses it.
 """
 
 import base64
@@ -20,8 +20,8 @@ from google.protobuf.message import DecodeError
 
 from remotegpu_deviceplugin._generated.deviceplugin_pb2 import ContainerAllocateResponse
 
-# The kubelet's record of its answers from plugins for each pod, next to its socket. Not a public format: if anything is
-# not as expected, nothing is removed.
+# The kubelet's checkpoint file, next to the kubelet's socket. The file has the plugins' answers for each pod. Its
+# format is not public: if the file has an unexpected form, `remove_unused` removes nothing.
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 
 _LEFT_SECONDS: Final = 600.0
@@ -31,18 +31,19 @@ _log = logging.getLogger(__name__)
 
 
 class InstallError(Exception):
-    """The node's disk does not take the client's files; the message says why and what to do."""
+    """The client's files cannot be written to the node's disk; the message says why and what to do."""
 
 
 def install(source: Path, host: Path) -> Path:
-    """Copies `source` to a folder of `host` that is named by its content, unless it is there, and returns that folder.
+    """Copies `source` to a folder in `host` that is named by a hash of its content, and returns that folder.
 
-    Raises InstallError; then the unfinished copy is removed, and what was there stays.
+    An existing complete copy is not copied again. Raises InstallError if the disk cannot be written. Then the
+    unfinished copy is removed, and the other versions stay.
     """
     try:
         return _install(source, host)
     except OSError as error:
-        # shutil collects the errors of many files: the first one says enough.
+        # shutil.Error has the errors of many files: the first one is enough for the message.
         reason = error.strerror or (error.args[0][0][2] if isinstance(error, shutil.Error) else error)
         raise InstallError(
             f"the client's files cannot be written to {host} ({reason}): make room on the node's disk, or make it "
@@ -53,7 +54,7 @@ def install(source: Path, host: Path) -> Path:
 def _install(source: Path, host: Path) -> Path:
     host.mkdir(mode=0o755, parents=True, exist_ok=True)
     for leftover in host.glob(".new-*"):
-        # A younger one may be that of another plugin, which starts on this node at the same time.
+        # A younger folder may belong to another plugin that starts on this node at the same time.
         if time.time() - leftover.stat().st_mtime > _LEFT_SECONDS:
             shutil.rmtree(leftover)
     version = host / _digest(source)
@@ -69,20 +70,22 @@ def _install(source: Path, host: Path) -> Path:
         if version.is_dir() and _digest(version) == version.name:
             return version
         if version.exists():
-            # Cut short by a crash of the machine. What runs keeps the files it has mounted.
+            # The folder is incomplete since a crash of the machine. Running containers keep the files they mounted.
             shutil.rmtree(version)
         new.rename(version)
     finally:
-        # Of no use where another plugin was faster, or the disk was full.
+        # The copy still exists if another plugin was faster, or if the disk was full.
         shutil.rmtree(new, ignore_errors=True)
     _log.info("the client's files are in %s", version)
     return version
 
 
 def local_sockets(host: Path) -> Path | None:
-    """Returns the folder next to `host` in which the appliances of this node, which are not root, put their sockets;
-    none of them can remove another one's. None, and a line in the log, if the node's disk does not take it: copies take
-    the network then."""
+    """Creates the folder for the local sockets of this node's appliances, next to `host`, and returns its path.
+
+    Appliances do not run as root. The folder's sticky bit keeps an appliance from removing the socket of another.
+    Returns None and logs a warning if the disk cannot be written: copies then go through the network.
+    """
     folder = host.with_name("local")
     try:
         if not folder.is_dir():
@@ -101,7 +104,7 @@ def local_sockets(host: Path) -> Path | None:
 
 
 def remove_unused(host: Path, current: Path, checkpoint: Path) -> None:
-    """Removes the versions that no pod of this node was given."""
+    """Removes the versions except `current` that no pod of this node uses, according to the kubelet's checkpoint."""
     others = [path for path in host.iterdir() if path.is_dir() and path != current]
     if not others:
         return
@@ -126,7 +129,10 @@ def remove_unused(host: Path, current: Path, checkpoint: Path) -> None:
 
 
 def used_versions(checkpoint: Path, host: Path) -> set[str]:
-    """Returns the versions that pods of this node were given, by the kubelet's record."""
+    """Returns the names of the versions that pods of this node use, according to the kubelet's checkpoint.
+
+    Raises an error of reading, JSON or protobuf if the checkpoint has an unexpected form.
+    """
     used = set()
     for entry in json.loads(checkpoint.read_text())["Data"]["PodDeviceEntries"] or []:
         told = ContainerAllocateResponse.FromString(base64.b64decode(entry["AllocResp"]))
@@ -140,7 +146,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _digest(folder: Path) -> str:
-    """Hashes the names, the contents and the targets of links in a folder."""
+    """Hashes all paths, file contents and link targets in a folder."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         digest.update(f"{path.relative_to(folder)}\0".encode())

@@ -1,10 +1,12 @@
-"""A plugin that ends hands the kubelet's connections to the plugin that takes its place.
+"""Handover of the kubelet's connections from a terminating plugin to its successor on the node.
 
-A kubelet before kubernetes/kubernetes#135437 takes the end of any stream of a resource for the end of the one that
-registered last: it closes that one's connection, and pods that start are turned away until it has registered again. So
-the streams of a plugin that ends must not end: its successor registers again, so that the kubelet asks the successor
-from now on. The successor then holds the old connections open and sends nothing on them, until the kubelet itself
-closes them.
+A kubelet before kubernetes/kubernetes#135437 has a bug. When any stream of a resource ends, the kubelet disconnects the
+plugin that registered last, and rejects new pods until that plugin registers again. So the streams of a terminating
+plugin must stay open:
+
+1. The terminating plugin sends the sockets of its connections to the successor.
+2. The successor registers again, so that the kubelet sends new requests to the successor.
+3. The successor keeps the old connections open, without sending on them, until the kubelet closes them.
 """
 
 import asyncio
@@ -20,16 +22,21 @@ _log = logging.getLogger(__name__)
 
 _PREFIX: Final = "successor-"
 _HELD: Final = b"held"
-# A registration is two calls between processes of one node.
+# The limit for one step of a handover. A registration is two calls between processes of one node.
 _ANSWER_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.2
 _YOUNG_SECONDS: Final = 10.0
-# Linux passes no more in one message (SCM_MAX_FD is 253). A plugin adds four, until the kubelet starts again.
+# The most sockets in one message: SCM_MAX_FD of Linux is 253. Each handover adds four sockets until the kubelet
+# restarts.
 _MOST: Final = 250
 
 
 class Successor:
-    """Takes over from plugins that end, while `serve` runs."""
+    """Takes over the connections of terminating plugins while `serve` runs.
+
+    `folder` is the folder for successors' sockets. `instance` is a name that no other process uses. `register`
+    registers all resources with the kubelet.
+    """
 
     def __init__(self, folder: Path, instance: str, register: Callable[[], Awaitable[None]]) -> None:
         self.path = folder / f"{_PREFIX}{instance}.sock"
@@ -66,7 +73,7 @@ class Successor:
         connection.settimeout(_ANSWER_SECONDS)
         _, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, connection, 1, _MOST)
         if not descriptors:
-            return  # only a probe whether this plugin is alive (`remove_dead`)
+            return  # `remove_dead` connects to check that this plugin is alive
         taken = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         await self._register()
         for each in taken:
@@ -80,7 +87,7 @@ class Successor:
         asyncio.get_running_loop().add_reader(connection, self._unless_closed, connection)
 
     def _unless_closed(self, connection: socket.socket) -> None:
-        """Discards what the kubelet still sends on an old connection, and closes the connection at EOF."""
+        """Discards data that the kubelet still sends on an old connection, and closes the connection at EOF."""
         try:
             gone = not connection.recv(1 << 16)
         except BlockingIOError:
@@ -94,10 +101,10 @@ class Successor:
 
 
 async def hand_over(folder: Path, sockets: Path, seconds: float) -> bool:
-    """Gives the kubelet's connections of this process to another plugin of the node; False if none took them in time.
+    """Passes this process's kubelet connections to another plugin of the node. Returns False on timeout.
 
-    `sockets` is the folder in which plugins listen. After True the process must end without closing what it has open:
-    gRPC shuts connections down for all who hold them.
+    `folder` has the successors' sockets, `sockets` the sockets on which plugins listen. The timeout is in `seconds`.
+    After True the process must exit without closing its connections: gRPC would shut them down in the successor, too.
     """
     until = asyncio.get_running_loop().time() + seconds
     connections = [each for each in _connections() if Path(each.getsockname()).parent == sockets]
@@ -132,8 +139,7 @@ def _given(successor: Path, connections: list[socket.socket]) -> bool:
 
 
 def _connections() -> list[socket.socket]:
-    """Returns this process's connected or bound Unix sockets that have a name and do not listen, each as a duplicated
-    descriptor."""
+    """Returns duplicates of this process's named Unix sockets that do not listen. The caller closes them."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -154,7 +160,7 @@ def _successors(folder: Path) -> list[Path]:
 
 
 def _made(path: Path) -> float:
-    """Returns the modification time in seconds since 1970; the current time if the file is gone."""
+    """Returns the modification time in seconds since 1970, or the current time if the file does not exist."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -162,7 +168,7 @@ def _made(path: Path) -> float:
 
 
 def remove_dead(paths: Iterable[Path]) -> None:
-    """Removes the sockets that a killed process left. It spares a young one, whose process may be about to listen."""
+    """Removes the sockets of killed processes. Keeps a socket younger than 10 s, whose process may not listen yet."""
     for path in paths:
         if time.time() - _made(path) < _YOUNG_SECONDS:
             continue

@@ -1,8 +1,10 @@
-"""Which devices of this node's pods stand for a GPU that failed.
+"""Finds the unhealthy devices of this node: those of pods whose claim has a failed GPU.
 
-Devices are all alike until a pod has them. Then the kubelet's memory says which pod that is, and the claims say whose
-GPU failed. The kubelet counts a device that is unhealthy no longer as allocatable, tells it in the pod's
-`allocatedResourcesStatus` where the cluster has that feature (KEP-4680), and lets the pod go on.
+A device belongs to no GPU until the kubelet allocates it to a pod. The kubelet's checkpoint lists the pod of each
+device, and the claims list the pods whose GPU failed. For an unhealthy device the kubelet
+ - no longer counts the device as allocatable,
+ - reports it in the pod's `allocatedResourcesStatus`, if the cluster has that feature (KEP-4680),
+ - does not stop the pod.
 """
 
 import asyncio
@@ -18,9 +20,9 @@ from kubernetes.aio import client
 
 from remotegpu.api.claims import Reason
 from remotegpu.api.kubernetes import CLAIMS
-from remotegpu_deviceplugin.watching import follow
+from remotegpu_deviceplugin.watching import snapshots
 
-# While a claim's GPU is unhealthy its pods on this node are looked up so often: more of them may start.
+# The interval for reading the checkpoint while a claim has an unhealthy GPU: more pods of the claim may start.
 _AGAIN_SECONDS: Final = 10.0
 
 _log = logging.getLogger(__name__)
@@ -29,13 +31,13 @@ Devices = Mapping[str, Collection[str]]
 
 
 async def watch(api: client.CustomObjectsApi, checkpoint: Path, tell: Callable[[Devices], Awaitable[None]]) -> None:
-    """Tell the unhealthy devices by resource, again when they may have changed; never ends."""
+    """Calls `tell` with the ids of the unhealthy devices by resource, whenever they may have changed; never returns."""
     pods: set[str] = set()
     changed = asyncio.Event()
 
     async def learn() -> None:
         nonlocal pods
-        async for claims in follow(api, CLAIMS, field_selector=f"status.reason={Reason.GPU_UNHEALTHY}"):
+        async for claims in snapshots(api, CLAIMS, field_selector=f"status.reason={Reason.GPU_UNHEALTHY}"):
             pods = {pod["uid"] for claim in claims for pod in claim["status"].get("consumers", ())}
             changed.set()
 
@@ -50,10 +52,10 @@ async def watch(api: client.CustomObjectsApi, checkpoint: Path, tell: Callable[[
 
 
 def devices_of(checkpoint: Path, pods: Collection[str]) -> dict[str, set[str]]:
-    """The devices of these pods by resource, as the kubelet remembers them; none where that is not understood.
+    """Returns the ids of these pods' devices by resource, from the kubelet's checkpoint.
 
-    The kubelet's file is no public format (see `files.CHECKPOINT`): entries with PodUID, ResourceName, and DeviceIDs as
-    lists by NUMA node.
+    `pods` are uids. Returns an empty dict if the checkpoint has an unexpected form: its format is not public (see
+    `files.CHECKPOINT`). An entry has PodUID, ResourceName, and DeviceIDs as lists by NUMA node.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     if not pods:

@@ -1,5 +1,7 @@
-"""The kubelet's answer for a container: mounts that put the client where any program finds it, with no variable set and
-no command changed."""
+"""Builds the answers to the kubelet for containers: mounts of the client's libraries at the paths where programs look.
+
+A program finds the client without a changed command or variable.
+"""
 
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -7,12 +9,12 @@ from typing import Final
 from remotegpu.api.kubernetes import LOCAL
 from remotegpu_deviceplugin._generated.deviceplugin_pb2 import ContainerAllocateResponse, Mount
 
-# The same folder is built into the preloaded library (tools/pod.sh).
+# The preloaded library has the same path compiled in (tools/pod.sh).
 FOLDER: Final = PurePosixPath("/usr/lib/remotegpu")
 PRELOAD: Final = "ld.so.preload"
 PRELOAD_PTX: Final = "ld.so.preload.ptx"
-# Where glibc looks by default: Debian's layout, then that of Fedora, openSUSE and Arch. A program that looks for the
-# file itself finds it too.
+# The default library folders of glibc: Debian's, then the one of Fedora, openSUSE and Arch. Programs that search for
+# the file themselves also search these folders.
 _LIBRARY_FOLDERS: Final = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
 _LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 
@@ -20,23 +22,24 @@ _LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 def answer(files: Path, local: Path | None, *, keep_ptx: bool) -> ContainerAllocateResponse:
     """Builds the answer for a container with a share.
 
-    `files` is one version of the client's files on the node, `local` the folder of its appliances' sockets. `keep_ptx`:
-    every GPU is a software GPU.
+    `files` is the node's folder with one version of the client's files. `local` is the folder with the local sockets of
+    the node's appliances, or None. `keep_ptx` is True if every GPU is a software GPU.
 
-    The order counts: where /usr/lib64 is a link to /usr/lib, the client's file must be mounted over the one for musl.
+    The order of the mounts matters. In an image where /usr/lib64 is a link to /usr/lib, the glibc file must be mounted
+    after the musl file, which then lies at the same path.
     """
     mounts = [
         ("/etc/ld.so.preload", PRELOAD_PTX if keep_ptx else PRELOAD),
         ("/usr/bin/nvidia-smi", "bin/nvidia-smi"),
-        # JAX looks for this file, and uses no GPU where there is none.
+        # JAX uses no GPU if this file does not exist.
         ("/dev/nvidiactl", "nvidiactl"),
         (str(FOLDER), "lib"),
         ("/usr/lib/libcuda.so.1", "musl/libcuda.so.1"),
         *((f"{folder}/{name}", f"lib/{name}") for folder in _LIBRARY_FOLDERS for name in _LIBRARIES),
     ]
     sources = [(path, str(files / file)) for path, file in mounts]
-    # To share page-locked memory with an appliance on the same node. What is mounted so is no volume of the pod, which
-    # needs no right to hostPath.
+    # The local sockets let the client share page-locked memory with an appliance on the same node. This mount is not a
+    # volume of the pod, so the pod needs no permission for hostPath.
     sources += [(LOCAL, str(local))] if local else []
     return ContainerAllocateResponse(
         envs=_variables(keep_ptx=keep_ptx),
@@ -45,20 +48,22 @@ def answer(files: Path, local: Path | None, *, keep_ptx: bool) -> ContainerAlloc
 
 
 def answer_to_appliance(local: Path | None) -> ContainerAllocateResponse:
-    """Builds the answer for an appliance: the folder in which appliances of this node put their sockets; no mount where
-    the node's disk takes none."""
+    """Builds the answer for an appliance: a mount of the folder for local sockets, or no mount if `local` is None."""
     mounts = [Mount(container_path=LOCAL, host_path=str(local), read_only=False)] if local else []
     return ContainerAllocateResponse(mounts=mounts)
 
 
 def _variables(*, keep_ptx: bool) -> dict[str, str]:
-    """Returns the variables for a container. None is needed to find the client. Triton asks `ldconfig -p`, which does
-    not list mounts."""
+    """Returns the environment variables for a container.
+
+    No variable is needed to find the client, except for Triton: `ldconfig -p` does not list mounted files.
+    """
     variables = {"NVIDIA_VISIBLE_DEVICES": "void", "TRITON_LIBCUDA_PATH": str(FOLDER)}
-    # As `remotegpu run` does: ranks of NCCL use each other's memory or fail at their start. What the pod sets wins.
+    # The same settings as in `remotegpu run`: NCCL's ranks use peer memory or fail at the start. Variables of the pod
+    # override these.
     variables |= {"NCCL_P2P_LEVEL": "SYS", "NCCL_RUNTIME_CONNECT": "0", "NCCL_SET_THREAD_NAME": "1"}
     if keep_ptx:
-        # As `remotegpu run` does for a software GPU, which executes PTX.
+        # The same settings as in `remotegpu run` for a software GPU, which executes PTX.
         ptxas = str(FOLDER / "ptxas")
         variables |= {"CUPY_COMPILE_WITH_PTX": "1", "TRITON_PTXAS_PATH": ptxas, "TRITON_PTXAS_BLACKWELL_PATH": ptxas}
         variables |= {"USE_PYTORCH_KERNEL_CACHE": "0"}

@@ -1,4 +1,4 @@
-"""The kubelet of this node: it learns of a plugin by its registration, and forgets every plugin when it starts."""
+"""Registration of plugins with the kubelet of this node, which forgets all plugins when it restarts."""
 
 import asyncio
 import logging
@@ -19,27 +19,30 @@ FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
 SOCKET: Final = "kubelet.sock"
 VERSION: Final = "v1beta1"
 
-# A kubelet that starts deletes every socket in its folder and makes its own again: two looks a second, at two files.
+# The interval for checking two socket files: a kubelet that starts deletes all sockets in its folder and makes its own
+# socket again.
 _LOOK_SECONDS: Final = 0.5
 _CALL_SECONDS: Final = 5
-# A kubelet opens the stream at once when it has accepted a registration.
+# The number of checks without a stream after which a plugin registers again. A kubelet that accepted a registration
+# opens the stream at once.
 _LOOKS_WITHOUT_STREAM: Final = 10
 
 _log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """A plugin's socket and its registration, held up until cancelled."""
+    """Serves a plugin on a socket, and keeps the plugin registered with the kubelet until `hold` is cancelled."""
 
     def __init__(self, plugin: Plugin, instance: str, folder: Path = FOLDER) -> None:
-        """`instance`: a word of this process alone, because two plugins serve one node while one replaces the other."""
+        """Sets the socket's path. `instance` is unique for this process: two plugins serve a node during an update."""
         self._plugin = plugin
         self._name = plugin.resource.replace("/", "-")
         self._socket = folder / f"{self._name}-{instance}.sock"
         self._kubelet = folder / SOCKET
         self._server: grpc.aio.Server | None = None
-        # The kubelet that accepted the registration, and for how many looks it has not listened since.
+        # The identity of the kubelet that accepted the registration.
         self._registered: tuple[int, int] | None = None
+        # The number of checks since a kubelet last had a stream open.
         self._unwatched = 0
         self._complaint = ""
 
@@ -54,7 +57,7 @@ class Endpoint:
                 except (OSError, RuntimeError, grpc.aio.AioRpcError) as error:
                     self._complain(error)
                 if registered:
-                    # Two plugins that a kubelet disconnects in turn must not race.
+                    # Without this pause two plugins that a kubelet disconnects in turn would race.
                     await asyncio.sleep(_LOOK_SECONDS)
                 else:
                     await self._plugin.disconnected(_LOOK_SECONDS)
@@ -62,16 +65,17 @@ class Endpoint:
             await self._stop()
 
     def leave(self) -> None:
-        """Take the socket's name away; connections stay."""
+        """Deletes the socket's file. Open connections stay open."""
         self._socket.unlink(missing_ok=True)
 
     async def _look(self) -> bool:
-        """Whether it had to register."""
+        """Restores the socket and the registration if one is missing. Returns whether the plugin was registered
+        again."""
         if self._server is None or not self._socket.exists():
             await self._serve()
         kubelet = _identity(self._kubelet)
         if self._plugin.take_disconnected():
-            # The end of another plugin's stream is one too: see handover.py.
+            # The end of another plugin's stream also disconnects this plugin: see handover.py.
             self._registered = None
         self._unwatched = 0 if self._plugin.watched else self._unwatched + 1
         if kubelet is None or (kubelet == self._registered and self._unwatched <= _LOOKS_WITHOUT_STREAM):
@@ -81,7 +85,7 @@ class Endpoint:
         return True
 
     async def _serve(self) -> None:
-        """Before registering: the kubelet calls back at once."""
+        """Starts the server. Called before the registration, because the kubelet connects back at once."""
         await self._stop()
         server = grpc.aio.server()
         add_DevicePluginServicer_to_server(self._plugin, server)
@@ -90,7 +94,7 @@ class Endpoint:
         self._server, self._registered = server, None
 
     async def register(self) -> None:
-        """The kubelet asks this plugin from then on. AioRpcError if it does not answer."""
+        """Registers the plugin: the kubelet sends requests to it from then on. Raises AioRpcError without an answer."""
         request = messages.RegisterRequest(
             version=VERSION, endpoint=self._socket.name, resource_name=self._plugin.resource
         )
@@ -105,7 +109,7 @@ class Endpoint:
         self.leave()
 
     def _complain(self, error: Exception) -> None:
-        """Once for each reason: the next look is soon."""
+        """Logs the error, unless the last logged error had the same reason. Checks are frequent."""
         reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
         if reason != self._complaint:
             _log.error(
@@ -116,7 +120,7 @@ class Endpoint:
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:
-    """Which socket this is; a path says nothing, for every kubelet uses the same."""
+    """Returns the socket's inode and change time, or None if there is no socket. Every kubelet uses the same path."""
     try:
         found = socket.stat()
     except FileNotFoundError:

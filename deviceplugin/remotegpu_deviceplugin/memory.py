@@ -1,6 +1,6 @@
-"""The last known figures of the pools, kept on the node.
+"""The last known figures of the pools, stored on the node.
 
-A plugin that starts while the API server is away must not tell the kubelet that there are no devices.
+A plugin that starts while the API server is unreachable must not advertise zero devices to the kubelet.
 """
 
 import json
@@ -22,11 +22,10 @@ def recall(file: Path) -> Pools | None:
 
 
 def remember(file: Path, pools: Pools) -> None:
-    """Writes the figures to `file`. If the node's disk is full or read-only, it logs a warning and continues: the
-    kubelet still gets the figures."""
+    """Writes the figures to `file`. Logs a warning and returns if the node's disk is full or read-only."""
     new: Path | None = None
     try:
-        # A name of its own: two plugins serve the node while one replaces the other.
+        # A unique name, because two plugins serve the node during an update.
         with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f"{file.name}.", delete=False) as opened:
             new = Path(opened.name)
             opened.write(json.dumps(asdict(pools)))

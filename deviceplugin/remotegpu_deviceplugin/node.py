@@ -1,4 +1,4 @@
-"""The answers to the kubelet: which devices this node offers, and what its containers get."""
+"""The answers to the kubelet: the devices that this node advertises, and the mounts for its containers."""
 
 import logging
 from pathlib import Path
@@ -12,7 +12,7 @@ from remotegpu_deviceplugin.health import Devices
 from remotegpu_deviceplugin.injection import answer, answer_to_appliance
 from remotegpu_deviceplugin.plugin import Plugin
 
-# Inside the folder of the client's files.
+# The file with the pools' figures (see `memory`), in the folder of the client's files.
 MEMORY: Final = "pools.json"
 
 _log = logging.getLogger(__name__)
@@ -60,5 +60,5 @@ class Node:
         await self._milli.advertise(count)
 
     def _answer(self) -> ContainerAllocateResponse:
-        # With no pool known no pod has a share; what such a container is given then makes no difference.
+        # While no pool is known, no pod has a share, and the value of `keep_ptx` makes no difference.
         return answer(self._files, self._local, keep_ptx=self._known is None or self._known.software)

@@ -1,4 +1,4 @@
-"""One resource, as the kubelet asks for it."""
+"""The gRPC service of one resource, which the kubelet calls (device plugin API v1beta1)."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,15 @@ Answer = Callable[[], messages.ContainerAllocateResponse]
 
 
 class Plugin(DevicePluginServicer):
-    """Counts devices that are alike until a pod has them; what a container is given does not depend on which it has."""
+    """The service for one resource. Its devices are alike: a container's mounts do not depend on its devices' ids.
+
+    `answer` builds the mounts and variables for a container.
+    """
 
     def __init__(self, resource: str, answer: Answer) -> None:
         self.resource = resource
         self._answer = answer
-        # None: not known yet.
+        # The number of devices; None until `advertise` is called.
         self.count: int | None = None
         self._unhealthy: frozenset[str] = frozenset()
         self._changed = asyncio.Condition()
@@ -28,7 +31,7 @@ class Plugin(DevicePluginServicer):
 
     @property
     def watched(self) -> bool:
-        """A kubelet listens."""
+        """Whether a kubelet has a stream of `ListAndWatch` open."""
         return self._streams > 0
 
     @property
@@ -36,18 +39,18 @@ class Plugin(DevicePluginServicer):
         return self.count, self._unhealthy
 
     async def is_watched(self) -> None:
-        """Returns when a kubelet listens."""
+        """Waits until a kubelet has a stream of `ListAndWatch` open."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.watched)
 
     async def disconnected(self, seconds: float) -> None:
-        """Returns when a kubelet's stream has ended, or after that time."""
+        """Waits until a kubelet's stream has ended, for at most `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._ended.wait()
 
     def take_disconnected(self) -> bool:
-        """Whether a stream has ended since this was asked."""
+        """Returns whether a stream has ended since the last call."""
         ended = self._ended.is_set()
         self._ended.clear()
         return ended
@@ -58,13 +61,13 @@ class Plugin(DevicePluginServicer):
             self._changed.notify_all()
 
     async def judge(self, unhealthy: Collection[str]) -> None:
-        """Which devices, by their ids, stand for a GPU that failed."""
+        """Sets the ids of the devices whose GPU failed."""
         async with self._changed:
             self._unhealthy = frozenset(unhealthy)
             self._changed.notify_all()
 
     async def known(self) -> None:
-        """Returns when there is a figure to tell."""
+        """Waits until `advertise` has set the number of devices."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.count is not None)
 

@@ -1,4 +1,4 @@
-"""Probes and metrics over plain HTTP."""
+"""Health probes and metrics over plain HTTP."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +16,7 @@ _TYPE: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 
 
 class Figures(Collector):
-    """Metrics: how many devices this node offers, and whether the kubelet listens."""
+    """Metrics of each resource: the number of devices, and whether the kubelet has a stream open."""
 
     def __init__(self, plugins: Sequence[Plugin]) -> None:
         self._plugins = plugins
@@ -36,7 +36,10 @@ class Figures(Collector):
 
 @contextlib.asynccontextmanager
 async def served(address: str, plugins: Sequence[Plugin]) -> AsyncIterator[None]:
-    """Serves probes and metrics. Ready: the kubelet listens for every resource."""
+    """Serves `/healthz`, `/readyz` and `/metrics` at `address` ("[ADDRESS]:PORT") inside the `async with` block.
+
+    Ready means that the kubelet has a stream open for every resource.
+    """
     registry = CollectorRegistry()
     registry.register(Figures(plugins))
 
@@ -57,7 +60,7 @@ async def served(address: str, plugins: Sequence[Plugin]) -> AsyncIterator[None]
     await runner.setup()
     try:
         host, port = addresses.split(f"[{addresses.EVERYWHERE}]{address}" if address.startswith(":") else address)
-        # None is all addresses of IPv4 and of IPv6, whichever of the two the pod has.
+        # None means all addresses of IPv4 and IPv6: the pod may have either.
         await web.TCPSite(runner, None if host == addresses.EVERYWHERE else host, port).start()
         yield
     finally:

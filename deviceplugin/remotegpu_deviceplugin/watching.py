@@ -1,69 +1,35 @@
-"""Objects of ours in the cluster, listed and watched. While the API server is away, what was last known stays."""
+"""Objects of ours in the cluster. While the API server is away, what was last known stays."""
 
-import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator
-from typing import Any, Final
 
-from aiohttp import ClientError, StreamReader
 from kubernetes.aio import client
 
-from remotegpu.api.kubernetes import GROUP, VERSION
-
-_LIST_SECONDS: Final = 10
-# The server ends a watch after this; one that does not end is a dead connection.
-_WATCH_SECONDS: Final = 120
-_PAUSE_SECONDS: Final = 3
+from remotegpu.kube.reflector import Changed, Deleted, Listed, Object, Unreachable, follow
 
 _log = logging.getLogger(__name__)
 
-Object = dict[str, Any]
+
+async def snapshots(api: client.CustomObjectsApi, plural: str, **selectors: str) -> AsyncIterator[list[Object]]:
+    """Yields all objects of a kind, again after each change; never ends. For `selectors` see `follow`."""
+    known: dict[str, Object] = {}
+    trouble = ""
+    async for change in follow(api, plural, **selectors):
+        match change:
+            case Listed(objects):
+                known, trouble = {_uid(each): each for each in objects}, ""
+            case Changed(each):
+                known[_uid(each)] = each
+            case Deleted(each):
+                known.pop(_uid(each), None)
+            case Unreachable(cause):
+                if cause != trouble:
+                    _log.warning("%s cannot be read, what was last known stays: %s; trying again", plural, cause)
+                trouble = cause
+                continue
+        yield list(known.values())
 
 
-async def follow(api: client.CustomObjectsApi, plural: str, **selectors: str) -> AsyncIterator[list[Object]]:
-    """All that there are, again after each event; never ends. `selectors`: field_selector, label_selector."""
-    complaint = ""
-    while True:
-        try:
-            listed = await api.list_cluster_custom_object(
-                GROUP, VERSION, plural, _request_timeout=_LIST_SECONDS, **selectors
-            )
-            complaint = ""
-            known = {_key(each): each for each in listed["items"]}
-            yield list(known.values())
-            answer = await api.list_cluster_custom_object_without_preload_content(
-                GROUP, VERSION, plural, watch=True, resource_version=listed["metadata"]["resourceVersion"],
-                timeout_seconds=_WATCH_SECONDS, _request_timeout=_WATCH_SECONDS + _LIST_SECONDS, **selectors,
-            )  # fmt: skip
-            async with answer:
-                answer.raise_for_status()
-                async for line in _lines(answer.content):
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        break  # Its version is too old: list again.
-                    if event["type"] == "DELETED":
-                        known.pop(_key(event["object"]), None)
-                    else:
-                        known[_key(event["object"])] = event["object"]
-                    yield list(known.values())
-        except (client.ApiException, ClientError, OSError, TimeoutError) as error:
-            reason = f"{error.status} {error.reason}" if isinstance(error, client.ApiException) else repr(error)
-            if reason != complaint:
-                _log.warning("%s cannot be read, what was last known stays: %s; trying again", plural, reason)
-                complaint = reason
-        await asyncio.sleep(_PAUSE_SECONDS)
-
-
-def _key(thing: Object) -> tuple[str, str]:
-    metadata = thing["metadata"]
-    return metadata.get("namespace", ""), metadata["name"]
-
-
-async def _lines(content: StreamReader) -> AsyncIterator[bytes]:
-    """Whole ones, of any length: a pool with many appliances is longer than aiohttp's lines may be."""
-    rest = b""
-    async for piece in content.iter_any():
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            yield line
+def _uid(thing: Object) -> str:
+    uid: str = thing["metadata"]["uid"]
+    return uid

@@ -1,10 +1,10 @@
-"""Offload: functions, classes and tensors of a Python program run in an acceptor on an appliance.
+"""Offload: runs functions, classes and tensors of a Python program in an acceptor on an appliance.
 
-It runs inside the user's interpreter, so it imports the standard library, cloudpickle and yaml, and of ours only
-`remotegpu.api` and `remotegpu.paths`; but for `cli` and `appliance`, which are parts of those programs.
+This package runs inside the user's interpreter. It imports only the standard library, cloudpickle, yaml,
+`remotegpu.api` and `remotegpu.paths`. Its `cli` and `appliance` folders belong to other programs and import more.
 """
 
 from typing import Final
 
-# The packages of which each end runs its own, whatever the other end has.
+# Packages that each end loads from its own installation, never from the other end.
 OURS: Final = ("remotegpu", "remotegpu_offload")

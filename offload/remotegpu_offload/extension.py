@@ -1,4 +1,4 @@
-"""The extension that remotegpu finds by the entry point `offload` of `remotegpu.extensions`."""
+"""The extension by which remotegpu finds offload: the entry point `offload` of `remotegpu.extensions`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from remotegpu.appliance.parts import Parts
     from remotegpu.appliance.settings import EnvironmentOption
 
-# The command line does not wait for the appliance's modules, nor the appliance for those of the command line.
+# The command line must not load the appliance's modules, and the appliance must not load those of the command line.
 # ruff: noqa: PLC0415
 
 
 class Extension:
-    """See `remotegpu.extensions.Offload`."""
+    """Implements `remotegpu.extensions.Offload`."""
 
     def commands(self) -> "typer.Typer":
         from remotegpu_offload.cli.app import offload

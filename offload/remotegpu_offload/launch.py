@@ -2,7 +2,7 @@
 
     python -m remotegpu_offload.launch [--split torch|rules|app] [--config F] [--backend B] SCRIPT ...
 
-In place of a script: `-m MODULE`, `-c COMMAND`.
+Instead of a script: `-m MODULE`, `-c COMMAND`.
 """
 
 import argparse
@@ -27,13 +27,13 @@ _BACKENDS: Final = ("cuda", "rocm", "xpu", "cpu")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Runs the program and ends the process as it ended."""
+    """Runs the program. Ends this process with the program's exit code or signal."""
     from remotegpu_offload.config.errors import ConfigError
     from remotegpu_offload.config.load import load
     from remotegpu_offload.wire import OffloadError
 
     options, target = _arguments(sys.argv[1:] if arguments is None else arguments)
-    # The program's, from here on.
+    # From here on, these belong to the program.
     sys.argv[:] = target.argv
     sys.path[:1] = ["" if target.kind == "command" else target.folder]
     try:
@@ -58,7 +58,7 @@ def _arguments(given: list[str]) -> "tuple[argparse.Namespace, Target]":
     parser.add_argument("rest", nargs=argparse.REMAINDER)
     own: list[str] = []
     rest = list(given)
-    # argparse would take the program's own options for ours.
+    # argparse would also parse the program's own options.
     while rest and rest[0].startswith("--"):
         own.append(rest.pop(0))
         if "=" not in own[-1] and rest and own[-1] != "--":
@@ -78,7 +78,7 @@ def _arguments(given: list[str]) -> "tuple[argparse.Namespace, Target]":
         with open(script, "rb"):
             pass
     except OSError as error:
-        # In Python's own words.
+        # The same message as Python's.
         sys.stderr.write(
             f"{sys.executable}: can't open file {os.path.abspath(rest[0])!r}: [Errno {error.errno}] {error.strerror}\n"
         )
@@ -127,7 +127,7 @@ def _execute(config: "Config", target: "Target", *, torch_only: bool) -> None:
             sys.exit(f"{sys.executable}: {error}")
         assert spec is not None
         sys.argv[0] = file = str(spec.origin)
-        # Without source it runs as it is, and no rule means anything in it.
+        # Without source the code runs unchanged, and no rule applies to it.
         source = spec.loader.get_source(spec.name) if isinstance(spec.loader, InspectLoader) else None
     else:
         file, code = target.value, None
@@ -146,7 +146,8 @@ def _end(result: int) -> NoReturn:
     from remotegpu_offload.program.client import end_like
 
     if result == -signal.SIGINT:
-        # The interpreter ends its threads and exit functions, and then itself by the signal, without another word.
+        # The interpreter ends its threads, runs its exit functions, and then ends itself by the signal, without a
+        # message.
         sys.excepthook = lambda *_details: None
         raise KeyboardInterrupt
     sys.exit(end_like(result))

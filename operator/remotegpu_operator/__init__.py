@@ -1,7 +1,7 @@
-"""The operator: pools become appliances, claims become allocations, and gates are lifted. The webhook is here too.
+"""The operator: it runs an appliance on each node of a pool, allocates GPUs to claims, and releases pods that wait.
 
-`python -m remotegpu_operator` runs the loops `pools` and `claims` while it holds the Lease; `handlers` wake the first.
-`allocation` and `builders` decide and build (both pure), `cluster` reads and writes objects, `appliances` asks for
-reports, `usage` keeps records. `dashboard` runs in each replica; `webhook` and `lifecycle` are programs of their own.
-The operator writes nothing without the Lease, and must not import the device plugin.
+`python -m remotegpu_operator` runs two loops while it holds the Lease: `pools`, which `handlers` wake, and `claims`.
+`allocation` makes decisions and `builders` builds objects; both are pure. `cluster` reads and writes objects,
+`appliances` reads the appliances' reports, and `usage` keeps records. `dashboard` runs in each replica. `webhook` and
+`lifecycle` are separate programs. The operator writes nothing without the Lease, and must not import the device plugin.
 """

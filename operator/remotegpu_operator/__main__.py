@@ -1,4 +1,4 @@
-"""`python -m remotegpu_operator`: one process of several holds the Lease and works; the others wait for it."""
+"""`python -m remotegpu_operator`: of several replicas one holds the Lease and works; the others wait for the Lease."""
 
 import asyncio
 import dataclasses
@@ -32,7 +32,7 @@ _log = logging.getLogger("remotegpu_operator")
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     audit.set_up()
-    # kopf and asyncio log every step; messages for people are in our own log and in Events.
+    # kopf and asyncio log every step. Messages for people are in the operator's log and in Events.
     logging.getLogger("kopf").setLevel(logging.ERROR)
     try:
         return asyncio.run(_run(Settings.of()))
@@ -60,7 +60,8 @@ async def _run(settings: Settings) -> int:
                 return 0
             _log.info("%s holds the Lease", settings.identity)
             metrics.LEADER.set(1)
-            # A thousand claims at once keep an event loop busy: a second one renews the Lease meanwhile.
+            # A thousand claims at once keep an event loop busy, so the work runs in a loop of its own. This loop renews
+            # the Lease on time.
             leading = asyncio.create_task(beside(lambda: _lead(settings, leadership)))
             keeping = asyncio.create_task(leadership.keep())
             await asyncio.wait({stopping, leading, keeping}, return_when=asyncio.FIRST_COMPLETED)
@@ -73,7 +74,10 @@ async def _end(
     keeping: asyncio.Task[None],
     stopping: asyncio.Task[bool],
 ) -> int:
-    """Gives the Lease back on a request to stop, so that another operator takes over at once. Other exits fail."""
+    """Stops all tasks, releases the Lease if this process still holds it, and returns the exit status.
+
+    After a release another replica takes over at once. The status is 0 only if the process was asked to stop.
+    """
     failed = leading.exception() if leading.done() and not leading.cancelled() else None
     lost = not leadership.held or ran_out(failed)
     for task in (leading, keeping, stopping):
@@ -130,7 +134,7 @@ async def _work(settings: Settings, api: Api) -> None:
 
 
 async def _watch_with_kopf(server: str, wake: asyncio.Event) -> None:
-    """Runs kopf's handlers for pools and nodes: both are few. A handler only wakes the reconciler."""
+    """Runs kopf's handlers for pools and nodes until cancelled. A handler only wakes the reconciler of pools."""
     registry = kopf.OperatorRegistry()
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -143,7 +147,7 @@ async def _watch_with_kopf(server: str, wake: asyncio.Event) -> None:
     @kopf.on.login(registry=registry)
     def login(**arguments: Any) -> kopf.ConnectionInfo | None:
         inside = kopf.login_with_service_account(**arguments)
-        # kopf's own way needs cluster DNS.
+        # kopf's login alone needs cluster DNS.
         return dataclasses.replace(inside, server=server) if inside else kopf.login_with_kubeconfig(**arguments)
 
     loop = asyncio.get_running_loop()
@@ -153,7 +157,8 @@ async def _watch_with_kopf(server: str, wake: asyncio.Event) -> None:
 
     pools.register(registry, look)
     nodes.register(registry, look)
-    # In its own thread: kopf would take the signals for itself, and our tasks for hanging ones of its own.
+    # kopf runs in its own thread. In this thread it would handle the signals, and report our tasks as its own that
+    # hang.
     stop = threading.Event()
     try:
         await asyncio.to_thread(

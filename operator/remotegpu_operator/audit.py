@@ -1,4 +1,4 @@
-"""The audit log: one line of JSON on standard output for each decision about a share or an appliance, and why."""
+"""The audit log: a line of JSON on standard output for each decision about a share or an appliance, with its reason."""
 
 import datetime
 import json
@@ -13,7 +13,7 @@ _log: Final = logging.getLogger("remotegpu.audit")
 
 
 def set_up() -> None:
-    """Sends audit lines to standard output, apart from the program's log, which goes to standard error."""
+    """Sends audit lines to standard output. The program's log goes to standard error."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     _log.addHandler(handler)
@@ -22,7 +22,10 @@ def set_up() -> None:
 
 
 def decided(claim: GPUClaim, status: ClaimStatus, user: Callable[[GPUClaim], str]) -> None:
-    """Writes the event of a status that was stored in place of the claim's, if it is about the share."""
+    """Logs the change from the claim's status to the stored `status`, if the change is about the share.
+
+    `user` returns the claim's user.
+    """
     if (event := event_of(claim.status, status)) is not None:
         had = claim.status.allocations
         before = {"before": _places(had)} if had and had != status.allocations else {}
@@ -45,7 +48,7 @@ def drained(appliance: str, node: str, pool: str, message: str) -> None:
 
 
 def event_of(before: ClaimStatus, after: ClaimStatus) -> str | None:
-    """Returns the name of the event between two statuses; None if it is not about the share."""
+    """Returns the audit event for a change of status; None if the change is not about the share."""
     if after.phase is Phase.ALLOCATED and before.phase is not Phase.ALLOCATED:
         return {Phase.SUSPENDED: "resumed", Phase.LOST: "back"}.get(before.phase, "allocated")
     if after.phase is not before.phase:

@@ -1,7 +1,7 @@
-"""Pools: an appliance on each chosen node, replaced only when no claim is on it, and its state in the pool's status.
+"""The reconciler of pools: it runs an appliance on each selected node and writes the pools' statuses.
 
-kopf reports changes of pools and nodes. A pass reads the present state and makes it the wanted one, so the result does
-not depend on which event was seen.
+An appliance is replaced only when no claim uses it, or at a deadline. kopf reports changes of pools and nodes. A pass
+then reads the complete present state and makes it the wanted one, so the result does not depend on single events.
 """
 
 import asyncio
@@ -47,9 +47,9 @@ _SHARED: Final = (
     (Resource("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget"), disruption_budget),
 )
 
-# A full pass at this interval, even if no change was seen.
+# The longest time between passes, even without a change.
 RESYNC_SECONDS: Final = 20.0
-# How late a lost appliance may be noticed beyond its own time.
+# The interval for checking whether an appliance is lost, and the shortest time between passes.
 TICK_SECONDS: Final = 0.5
 STATUS_SECONDS: Final = 1.0
 _FIRST_ANSWERS_SECONDS: Final = 3.0
@@ -77,9 +77,9 @@ class Pools:
         self._plans: dict[str, builders.Plan] = {}
         self._secrets: dict[str, Object] = {}
         self._manifests = Manifests(api, installation.namespace)
-        # Why certificates are not renewed.
+        # Why certificates cannot be renewed; empty if they can.
         self._renewal = ""
-        # An appliance's last report; outlives its pods.
+        # The last status of each appliance, kept also while it has no pod.
         self._last: dict[str, ApplianceStatus] = {}
         namespace, labels = installation.namespace, f"{COMPONENT_LABEL}=appliance,{APPLIANCE_LABEL}"
         self._sets = Cache(api, STATEFUL_SETS, self._object_changed, namespace=namespace, labels=labels)
@@ -122,7 +122,7 @@ class Pools:
             except (KeyError, ValueError):
                 metrics.RECONCILE_ERRORS.labels("pools").inc()
                 _log.exception("pools")
-            # Changes that come together are one pass.
+            # A pause, so that changes that arrive together need only one pass.
             await asyncio.sleep(TICK_SECONDS)
             await _either(self.wake, RESYNC_SECONDS)
 
@@ -162,7 +162,7 @@ class Pools:
         await self._replace(claims)
 
     async def _renew(self) -> None:
-        """Renews the certificates. A failure is shown in each pool's status; without any certificate it is an error."""
+        """Renews the certificates. Each pool's status has a failure; it is raised only if there is no certificate."""
         problem = ""
         try:
             await self._authority.refresh([certificate_of(secret) for secret in self._secrets.values()])
@@ -203,10 +203,10 @@ class Pools:
         if present is None or mark(present) != mark(wanted):
             self._sets.store(await self._api.apply(STATEFUL_SETS, self._installation.namespace, wanted))
 
-    # Appliances that go.
+    # Removal and replacement of appliances.
 
     async def _replace(self, claims: Claims) -> None:
-        """Drains, then deletes, appliances that no pool wants and those made from an older template."""
+        """Drains and then deletes appliances that no pool selects, and those with an outdated pod template."""
         for unwanted in (each for each in self._sets if each["metadata"]["name"] not in self._plans):
             await self._drain(claims, unwanted, whole=True)
         for pool in self._pools.values():
@@ -222,7 +222,11 @@ class Pools:
                 await self._drain(claims, stateful_set, whole=False)
 
     async def _drain(self, claims: Claims, stateful_set: Object, *, whole: bool) -> None:
-        """Makes one step: first no new claims; the pod is deleted when no claim is left or the deadline is over."""
+        """Takes one step to drain an appliance.
+
+        The first step stops new claims. A later one deletes the pod when no claim uses it or the deadline has passed.
+        `whole`: deletes the StatefulSet instead of its pod.
+        """
         name, namespace = stateful_set["metadata"]["name"], self._installation.namespace
         since = self._draining_since(name)
         if since is None:
@@ -237,7 +241,7 @@ class Pools:
             return
         pool = self._pools.get(_place(stateful_set)[0])
         waited = (datetime.datetime.now(datetime.UTC) - since).total_seconds()
-        # An appliance that does not serve has nothing to lose.
+        # An appliance that does not serve can be deleted at once.
         last = self._last.get(name)
         used = claims.used_by(name) if last is not None and last.phase in SERVING else 0
         if used and pool is not None and waited < pool.spec.update.drain_deadline:
@@ -252,7 +256,7 @@ class Pools:
             await self._api.delete(PODS, namespace, pod["metadata"]["name"], pod["metadata"]["uid"])
 
     async def _undrain(self) -> None:
-        """Ends draining if the new pod is there, or the pool wants the appliance again."""
+        """Ends the draining of appliances that a pool selects and whose pod is not outdated."""
         for stateful_set in self._sets:
             name = stateful_set["metadata"]["name"]
             pod = self._pod(name)
@@ -264,10 +268,10 @@ class Pools:
                 answer = await self._api.patch(STATEFUL_SETS, self._installation.namespace, name, body)
                 self._sets.store(answer)
 
-    # Appliances as they are.
+    # The present state of appliances.
 
     async def _follow(self, claims: Claims) -> None:
-        """Updates statuses whenever something changed, and often enough to see that an answer is overdue."""
+        """Updates the statuses of appliances after each change, and every half second to find overdue answers."""
         while True:
             await _either(self._changed, TICK_SECONDS)
             self._changed.clear()
@@ -279,7 +283,7 @@ class Pools:
         self._inventory.set_targets([each for each in found if each.address], inherited=not self.known.is_set())
 
     def _tell(self, claims: Claims) -> None:
-        # A planned appliance counts even without its StatefulSet: if that was deleted, it is made again.
+        # A planned appliance counts even without a StatefulSet: a deleted StatefulSet is created again.
         places = {plan.name: (plan.pool.name, plan.node) for plan in self._plans.values()}
         places |= {each["metadata"]["name"]: _place(each) for each in self._sets}
         for name in self._last.keys() - places.keys():
@@ -316,7 +320,7 @@ class Pools:
             draining = states.OUTDATED if name in self._plans else states.UNWANTED
         elif cordoned:
             draining = states.CORDONED
-        # A leader that has just begun trusts the status that the one before it wrote, for as long as its own.
+        # A new leader trusts the status from the previous leader for a few seconds, as it trusts a report of its own.
         answers = contact is not None and contact.fresh()
         if contact is not None and report is None:
             answers &= last is not None and last.phase in SERVING and last.address == contact.target.address
@@ -352,7 +356,7 @@ class Pools:
         return datetime.datetime.fromisoformat(text) if text else None
 
     async def _write_statuses(self, claims: Claims) -> None:
-        """Writes changed statuses, at most once a second."""
+        """Writes the statuses of pools that have changed, at most once a second."""
         while True:
             await self._dirty.wait()
             self._dirty.clear()
@@ -369,7 +373,7 @@ class Pools:
                     answer = await self._api.patch(GPUPOOLS, None, pool.name, body, "status")
                     self._pools[pool.name] = GPUPool.from_object(answer)
                 except ApiError as error:
-                    # The next pass reads it again, and then the status is compared again.
+                    # The next pass reads the pool again and compares the status again.
                     if not error.conflict and not error.gone:
                         _log.error("pool %s: %s", pool.name, error)
                     self.wake.set()
@@ -381,7 +385,7 @@ class Pools:
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:
-    """Waits until the event is set, at most for so many seconds."""
+    """Waits until the event is set, for at most `seconds`."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -391,7 +395,7 @@ def _read(stored: Object) -> GPUPool | None:
     try:
         return GPUPool.from_object(stored)
     except UNREADABLE as error:
-        # Perhaps of another version of the schema; it must not stop the others.
+        # The pool may have another version of the schema. Other pools must still be served.
         _log.error("pool %s: %r", stored["metadata"]["name"], error)
         return None
 
@@ -412,7 +416,7 @@ def _target(pod: Object) -> Target:
 
 
 def _without_images(node: Object) -> Object:
-    """Returns the parts of a node that are used here; the rest is large."""
+    """Returns only the parts of a node that a pass uses. The rest, such as the images, is large."""
     metadata, status = node["metadata"], node.get("status") or {}
     return {
         "metadata": {"name": metadata["name"], "labels": metadata.get("labels")},

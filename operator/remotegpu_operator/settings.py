@@ -12,25 +12,25 @@ from remotegpu_operator.usage.journal import Accounting, Retention
 
 
 class SettingsError(Exception):
-    """One sentence: the variable, and the value that it must have."""
+    """A required variable is not set. The message has the variable and the value that it must have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     namespace: str
-    # The holder of the Lease: one process of one pod.
+    # The identity of this process as holder of the Lease: the name of its pod.
     identity: str
     appliance_image: str
     image_pull_policy: str
-    # Shown to all appliances; None: each gets its own token.
+    # A file with one token for all appliances; None: each appliance gets its own token.
     token_file: Path | None = None
     pod_uid: str = ""
     # A new value replaces the certificate authority, in overlapping steps.
     ca_generation: str = "1"
-    # A Secret with an authority from another provider; empty: we make one.
+    # The Secret with an authority from another provider; empty: the operator creates an authority.
     ca_secret: str = ""
     http_port: int = 8080
-    dashboard_port: int | None = None  # None: it is not served
+    dashboard_port: int | None = None  # None: no dashboard
     # Labels of other namespaces whose pods may read metrics.
     metrics_from: Mapping[str, str] = field(default_factory=dict)
     close_egress: bool = False
@@ -38,7 +38,7 @@ class Settings:
 
     @property
     def pod(self) -> tuple[str, str] | None:
-        """Name and uid of the operator's pod; None if the uid is not known."""
+        """The name and uid of the operator's pod; None if the uid is not known."""
         return (self.identity, self.pod_uid) if self.pod_uid else None
 
     @classmethod

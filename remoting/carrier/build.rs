@@ -1,4 +1,4 @@
-//! Compiles `control.proto` with a compiler written in Rust: no `protoc` has to be installed.
+//! Compiles `control.proto` with a compiler in Rust, so that `protoc` need not be installed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=../proto/control.proto");

@@ -1,6 +1,6 @@
-"""Write everything that the function table generates: `python remoting/codegen/generate.py [FOLDER]`.
+"""Write all files that are generated from the function table: `python remoting/codegen/generate.py [FOLDER]`.
 
-FOLDER is where the files go instead of remoting/, for a comparison.
+The files are written to FOLDER instead of remoting/, if it is given, for a comparison.
 """
 
 # ruff: noqa: INP001  (a script, not part of a package)
@@ -23,7 +23,7 @@ def main() -> int:
         return 1
     for name, text in texts.items():
         path = target / name
-        # An unchanged file keeps its time, so that nothing is built again for it.
+        # Do not rewrite an unchanged file, so that its time stamp causes no rebuild.
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)

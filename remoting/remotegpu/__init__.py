@@ -2,8 +2,8 @@
 
 `api` has names and types for all parts, `rpc` calls the control service of an appliance, `appliance` serves GPUs, `cli`
 is the command line, `dashboard` the page. `extensions` finds the packages remotegpu_offload and remotegpu_operator by
-their entry points; no module here imports them, except that a notebook's magics are loaded by name. Importing this
-package loads none of its parts.
+their entry points. No module here imports these two packages; only the magics of a notebook are loaded by name.
+Importing `remotegpu` loads none of its parts.
 """
 
 import importlib
@@ -16,11 +16,11 @@ __version__ = "0.1.0"
 
 def load_ipython_extension(shell: Any) -> None:
     """Adds `%remotegpu` to a notebook: `%load_ext remotegpu`."""
-    # By name: in a pod these packages are found by their paths, without the entry points of an installation.
+    # Imported by name: in a pod the packages are on sys.path but not installed, so they have no entry points.
     magics = importlib.import_module("remotegpu_offload.jupyter.magics")
     shell.register_magics(magics.OffloadMagics(shell, _notebook_share))
 
 
 def _notebook_share() -> Any:
-    # Imported only when a share is asked for: a pod has one, and none of the packages that a share needs here.
+    # Imported on first use: a pod already has a share, and lacks the packages that this module needs.
     return importlib.import_module("remotegpu.cli.run.notebook").NotebookShare()

@@ -1,7 +1,8 @@
-"""Optional packages next to remotegpu, found by an entry point: none of our modules imports them.
+"""Finds optional packages by their entry points, so that no module of remotegpu imports them.
 
-There are two: `remotegpu_offload`, whose entry point `offload` is an `Offload`, and the operator's package, whose entry
-points `why` and `snapshot` are a `remotegpu.api.waiting.Explainer` and a `remotegpu.api.snapshot.Snapshots`.
+There are two such packages: `remotegpu_offload`, whose entry point `offload` is an `Offload`, and the operator's
+package, whose entry points `why` and `snapshot` are a `remotegpu.api.waiting.Explainer` and a
+`remotegpu.api.snapshot.Snapshots`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,15 +28,15 @@ _OF_OFFLOAD: Final = ("cloudpickle", "yaml")
 
 
 class MissingError(Exception):
-    """This installation lacks the package that is needed; the message says what to do."""
+    """Raised if this installation lacks a needed package. The message has the remedy."""
 
 
 class NoEnvironmentError(Exception):
-    """No environment fits; the message says which there are and what to do."""
+    """Raised if no environment fits. The message lists the environments, with the remedy."""
 
 
 class Environment(Protocol):
-    """An interpreter in which sessions can run."""
+    """A Python interpreter in which offload sessions run."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields of `pb.Environment`."""
@@ -45,12 +46,12 @@ class Environments(Protocol):
     """The environments that an appliance serves."""
 
     async def start(self) -> None:
-        """Starts all environments; returns when each one is proven, or has failed."""
+        """Starts all environments. Returns when each has passed its test or has failed."""
 
     async def stop(self) -> None: ...
 
     def alive(self) -> Sequence[Environment]:
-        """Returns the environments that serve sessions now, or are about to again."""
+        """Returns the environments that serve sessions, or that are being restarted."""
 
     def states(self) -> Sequence["EnvironmentState"]:
         """Returns the states for the health checks."""
@@ -58,14 +59,14 @@ class Environments(Protocol):
     def choose(
         self, name: str, backends: Sequence[str], theirs: Mapping[str, str], *, allow_skew: bool
     ) -> "tuple[Environment, Launch]":
-        """Returns the environment for a session, and its launcher. `theirs` are the client's versions.
+        """Chooses the environment for a session, and returns it with its launcher. `theirs` are the client's versions.
 
         Raises NoEnvironmentError.
         """
 
 
 class NoEnvironments:
-    """The environments of an appliance that was started without `--offload`: none."""
+    """The empty set of environments, for an appliance without `--offload`."""
 
     async def start(self) -> None: ...
 
@@ -90,15 +91,18 @@ class Offload(Protocol):
         """Returns the commands of `remotegpu offload ...`."""
 
     def options(self, texts: Sequence[str]) -> "tuple[EnvironmentOption, ...]":
-        """Parses `--offload`. Raises ValueError with a sentence for the user."""
+        """Parses values of the option `--offload`. Raises ValueError with a sentence for the user."""
 
     def environments(self, parts: "Parts") -> Environments:
-        """Makes the environments of the settings' options."""
+        """Creates the environments that the settings in `parts` name."""
 
 
 @cache
 def offload() -> Offload | None:
-    """Imports the package, so call it only if it is used. None if it or one of its packages is missing."""
+    """Imports and returns offload; None if it, or a package that it needs, is missing.
+
+    The import is slow, so call this function only if offload is used.
+    """
     from importlib.util import find_spec  # noqa: PLC0415
 
     found: Offload | None = _load(OFFLOAD) if all(map(find_spec, _OF_OFFLOAD)) else None
@@ -123,7 +127,7 @@ def explainer() -> "Explainer":
 
 
 def snapshots() -> "Snapshots":
-    """Returns the maker of snapshots. Raises MissingError."""
+    """Returns the builder of snapshots. Raises MissingError."""
     found: Snapshots = _of_operator(SNAPSHOT)
     return found
 
@@ -139,7 +143,7 @@ def _of_operator(name: str) -> Any:
 
 
 def _load(name: str) -> Any:
-    """Loads the entry point; None if there is none."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 (it looks through all that is installed)
+    """Loads an entry point. Returns None if it is missing."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 (slow: it scans all installed packages)
 
     return next((point.load() for point in entry_points(group=GROUP, name=name)), None)

@@ -1,4 +1,4 @@
-"""The paths of the built programs and libraries."""
+"""Paths of the built programs and libraries."""
 
 import os
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from remotegpu.api.names import DIST_ENV
 
 
 class NotBuiltError(RuntimeError):
-    """A program or library of ours is missing."""
+    """Raised if a built program or library is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +38,32 @@ class Dist:
 
     @property
     def frameworks(self) -> Path:
-        """The folder whose Python modules frameworks find as their plugins."""
+        """The folder with Python modules that frameworks load as plugins."""
         return self.root / "frameworks"
 
     @property
     def pod(self) -> Path:
-        """The folder with everything that is mounted into containers."""
+        """The folder that is mounted into containers. Raises NotBuiltError."""
         return _existing(self.root / "pod")
 
     @property
     def ptxas(self) -> Path:
-        """Triton's replacement for ptxas: leaves its PTX as it is."""
+        """The replacement for ptxas that Triton runs, which returns the PTX unchanged."""
         return self.native / "ptxas"
 
     @property
     def stand_ins(self) -> list[Path]:
-        """Libraries to preload instead of those that would make machine code where PTX is needed."""
+        """Libraries to preload in place of compilers that would generate machine code instead of PTX."""
         return sorted((self.native / "stand-ins").glob("*.so.*"))
 
     @property
     def dashboard(self) -> Path:
-        """The folder with foreign files that the operator's page loads."""
+        """The folder with third-party files of the dashboard."""
         return self.root / "dashboard"
 
     @property
     def sandbox(self) -> Path:
-        """The library with which an acceptor isolates itself."""
+        """The library with which an acceptor isolates itself. Raises NotBuiltError."""
         return _existing(self.root / "lib" / "libremotegpu_sandbox.so")
 
     def program(self, name: str) -> Path:
@@ -74,7 +74,7 @@ class Dist:
 
 
 def find_dist() -> Dist:
-    """Returns REMOTEGPU_DIST, else the folder inside an installed package, else the repository's build folder."""
+    """Returns the folder of REMOTEGPU_DIST, else that in the installed package, else the repository's build folder."""
     if given := os.environ.get(DIST_ENV):
         return Dist(Path(given).resolve())
     here = Path(__file__).resolve().parent

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from support.stand_in import TOTAL_BYTES, snapshot_of
 
+from remotegpu.appliance._generated.worker_requests import Adopted
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.leases.leases import Leases
 from remotegpu.appliance.machine.cgroups import Cgroups, LeaseGroups
@@ -22,12 +23,12 @@ from remotegpu.appliance.machine.uids import Uids
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.moving import arrivals as arrivals_module
 from remotegpu.appliance.moving.arrivals import Arrivals
-from remotegpu.appliance.packets import OnPacket, Packet
+from remotegpu.appliance.packets import OnPacket
 from remotegpu.appliance.refusal import RefusalError
 from remotegpu.appliance.sessions.budgets import HostMemory
 from remotegpu.appliance.sessions.code_cache import CodeCache
 from remotegpu.appliance.sessions.sessions import SessionRefusedError, Sessions
-from remotegpu.appliance.sessions.state import Session
+from remotegpu.appliance.sessions.state import Answer, Session
 from remotegpu.appliance.sessions.workers import Workers
 from remotegpu.appliance.settings import Limits
 from remotegpu.appliance.shares.allocation import GpuLeases
@@ -133,10 +134,10 @@ class Place:
         )
 
 
-def _all_adopted(answers: list[asyncio.Future[Packet]]) -> None:
+def _all_adopted(answers: list[asyncio.Future[Answer | None]]) -> None:
     for each in answers:
         if not each.done():
-            each.set_result({"op": "adopted"})
+            each.set_result(Adopted())
 
 
 @contextlib.asynccontextmanager

@@ -17,7 +17,8 @@ from typing import ParamSpec
 import pytest
 from support.system import DIST
 
-from remotegpu.appliance.gateway import Event, Gateway, Part, Restarted
+from remotegpu.appliance._generated.gateway_orders import LeasePart
+from remotegpu.appliance.gateway import Event, Gateway, Restarted
 from remotegpu.appliance.packets import MAX_PACKET, Packet, PacketChannel, packet_pair
 
 P = ParamSpec("P")
@@ -143,7 +144,7 @@ async def test_a_gateway_that_is_killed_is_told_all_anew(tmp_path: Path) -> None
         worker, theirs = socket.socketpair()
         workers.append(worker)
         gateway.admit_session(f"{number:032x}", "ab" * 32, theirs, resumes=True)
-    gateway.set_parts("cd" * 16, [Part(0, 250, 500)])
+    gateway.set_parts("cd" * 16, [LeasePart(gpu=0, weight=250, limit=500)])
     async with asyncio.timeout(60):
         await gateway.synced()
         # Killed, and again while it is being told.

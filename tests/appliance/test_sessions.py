@@ -41,7 +41,6 @@ def test_sessions_of_a_lease_share_its_memory(appliance: StandIn, tenant: Tenant
     assert second.ask("memory 0") | {"id": 0} == {
         "op": "memory",
         "id": 0,
-        "device": 0,
         "limit": SHARE,
         "free": 8 * MIB,
     }

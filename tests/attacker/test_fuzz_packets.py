@@ -25,7 +25,7 @@ from support.stand_in import StandIn, make_dist
 
 from remotegpu.api.names import SOFTGPU_MEMORY_ENV
 from remotegpu.api.quantities import Ask
-from remotegpu.appliance.gateway import events
+from remotegpu.appliance._generated import gateway_events, worker_requests
 from remotegpu.appliance.packets import decode, packet_pair
 from remotegpu.paths import find_dist
 from remotegpu.rpc import WIRE_VERSION
@@ -74,7 +74,13 @@ def test_packets_of_a_gateway_are_events_or_nothing() -> None:
         if chance.randrange(4) == 0:
             text = changed_bytes(text, chance)
         if (packet := decode(text)) is not None:
-            events(packet)
+            gateway_events.read(packet)
+
+
+def test_packets_of_a_worker_are_requests_or_nothing() -> None:
+    known = seeds(SEEDS / "packets.json")
+    for chance in for_a_while("request"):
+        worker_requests.read(changed(chance.choice(known), chance))
 
 
 class Gateway:

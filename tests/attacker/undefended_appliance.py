@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from remotegpu.appliance import gateway, packets, server, service
+from remotegpu.appliance._generated import gateway_events
 from remotegpu.appliance.leases import leases
 from remotegpu.appliance.leases.authority import SecretAuthority
 from remotegpu.appliance.leases.tokens import Holder, Role, TokenFile
@@ -236,9 +237,10 @@ def events_of_workers() -> None:
         all_leases.append(self)
 
     def hear(self: sessions.Sessions, session: Any, packet: Any, file: Any) -> None:
-        for event in gateway.events(packet):
-            if isinstance(event, gateway.Used):
-                all_leases[0].used(event)
+        match gateway_events.read(packet):
+            case gateway_events.Used(times):
+                for used in times:
+                    all_leases[0].used(used)
         receive(self, session, packet, file)
 
     leases.Leases.__init__ = remember  # type: ignore[method-assign]

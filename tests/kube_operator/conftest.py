@@ -1,4 +1,4 @@
-"""One API server for this folder: an operator works on all namespaces, so it shares its server with no other tests."""
+"""Fixtures for tests with the operator: an API server of their own, because an operator works on all namespaces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def kube(server: ApiServer) -> Iterator[Kube]:
-    """With nothing of ours in it."""
+    """A client of the API server, which has none of our objects at the start of the test."""
     kube = Kube(server.kubeconfig)
     kube.clean()
     yield kube

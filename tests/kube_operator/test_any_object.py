@@ -1,5 +1,6 @@
-"""Whatever a stored claim or pool contains is its own error: operator, appliance, dashboard and command line go on,
-serve the others, and print nothing raw.
+"""A stored claim or pool with any content does no harm to others (property tests).
+
+Operator, appliance, dashboard and command line serve the other objects, and print no control characters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The certificate authority as it is kept in Secrets, against an API server, by a clock that the tests move."""
+"""Tests of the certificate authority in Secrets, with a real API server and a clock that the tests set."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def put(kube: Kube, name: str, pair: Pair) -> None:
 
 
 async def refreshed(kube: Kube, clock: Clock, *times: datetime.timedelta, generation: str, given: str = "") -> str:
-    """The bundle of a leader that has just begun, after it looked now and after each of these times."""
+    """Runs a new leader, which refreshes the authority now and after each of `times`. Returns the leader's bundle."""
     async with Api(await configuration(kube.kubeconfig)) as api:
         authority = CertificateAuthority(api, SYSTEM, generation=generation, given=given, clock=clock)
         for time in (datetime.timedelta(0), *times):
@@ -55,7 +55,7 @@ def test_leaders_go_on_where_the_one_before_them_was(kube: Kube) -> None:
         leaf = data(kube, WEBHOOK)["tls.crt"]
         assert await refreshed(kube, clock, generation="1") == first
         assert data(kube, WEBHOOK)["tls.crt"] == leaf, "nothing is made anew without a reason"
-        # Asked for another: it is known first, and signs later.
+        # A rotation: the new authority is first added to the bundle, and signs later.
         both = await refreshed(kube, clock, generation="2")
         assert first in both
         assert both != first

@@ -1,4 +1,4 @@
-"""Manifests, compared as a whole."""
+"""Tests of the manifests of appliances and pools, compared as a whole."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_a_cuda_pool_differs_in_this_alone() -> None:
     ("given", "requests"),
     [
         ({"requests": {"memory": "1Gi"}}, {"cpu": "100m", "memory": "1Gi"}),
-        # Kubernetes takes a limit for the request where there is none.
+        # Without a request Kubernetes uses the limit as request.
         ({"limits": {"cpu": "2", "memory": "64Mi"}}, None),
     ],
 )
@@ -220,7 +220,7 @@ def test_what_a_pool_says_of_resources_goes_before_our_defaults(given: Any, requ
 
 
 def test_without_local_sockets_an_appliance_asks_for_its_gpus_alone() -> None:
-    """So that an autoscaler of nodes, which knows of no device plugin of ours, finds a node for it."""
+    """A cluster autoscaler, which does not know our device plugin's resource, then finds a node for the appliance."""
     for backend, limits in (("cuda", {"nvidia.com/gpu": "4"}), ("software", {})):
         made = stateful_set(Plan(NAME, pool(backend=backend, localSockets=False), "node-a", 4), INSTALLATION)
         (container,) = made["spec"]["template"]["spec"]["containers"]
@@ -234,7 +234,7 @@ def test_without_local_sockets_an_appliance_asks_for_its_gpus_alone() -> None:
         ("16Gi", {}, "12Gi"),
         ("16777216Ki", {}, "12Gi"),
         ("16106Mi", {}, "12032Mi"),
-        # Budgets that need more than three quarters get it, with a quarter above, as far as the node has it.
+        # Budgets that need more than three quarters get 5/4 of their sum, but at most all that is allocatable.
         ("16Gi", {"limits": {"hostMemoryPerNamespace": "6Gi"}, "software": {"memory": "5Gi"}}, "14080Mi"),
         ("16Gi", {"software": {"memory": "8Gi", "gpus": 4}}, "16Gi"),
         ("16Gi", {"resources": {"limits": {"memory": "3Gi"}}}, "3Gi"),
@@ -317,7 +317,7 @@ def test_a_policy_closes_the_way_out_but_for_names_and_the_api_server() -> None:
             "ports": [{"protocol": "TCP", "port": 7070}, {"protocol": "TCP", "port": 7071}],
         },
     ]
-    # Not known: nothing is closed, or the appliances could not review tokens.
+    # Without known addresses egress stays open. Otherwise the appliances could not review tokens.
     assert "egress" not in network_policy(pool(), INSTALLATION)["spec"]
 
 
@@ -334,7 +334,7 @@ def test_where_the_api_server_is() -> None:
     both = [{"addresses": ["10.0.0.9"]}, {"addresses": ["10.0.0.8"]}]
     found = api_addresses({"endpoints": both, "ports": [{"name": "https", "port": 6443}]}, "10.96.0.1", "443")
     assert found == (ApiAddress("10.0.0.8", 6443), ApiAddress("10.0.0.9", 6443), ApiAddress("10.96.0.1", 443))
-    # Without the slice it is not known where the Service's address leads.
+    # Without the slice the addresses behind the Service are unknown.
     assert api_addresses({}, "10.96.0.1", "443") == ()
 
 

@@ -1,4 +1,4 @@
-"""A cache of the API server's objects, against the API server."""
+"""Tests of the cache of the API server's objects, with a real API server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = "/api/v1/namespaces/cache/configmaps"
 
 
 class Seen:
-    """Records a cache's reports by name: versions in their order, None for a deletion."""
+    """Records the changes that a cache reports, by object name: the versions in order, and None for a deletion."""
 
     def __init__(self) -> None:
         self.states: dict[str, list[str | None]] = {}
@@ -76,7 +76,7 @@ def test_it_follows_what_has_the_label_and_nothing_else(api_kube: Kube) -> None:
                 made = make(api_kube, "after")
                 api_kube("DELETE", f"{HERE}/after")
                 await seen.until(before=["1", "2"], after=["1", None])
-                # The answer to a write of ours may come after the news of a later change.
+                # The answer to a write may arrive after the report of a later change.
                 cache.store(made)
                 assert cache.get(made["metadata"]["uid"]) is None
                 assert cache.named("cache", "before") is not None
@@ -171,7 +171,10 @@ def config_map(name: str, uid: str, version: int) -> Object:
 
 
 class Lists:
-    """An API server whose watches end at once, and that answers lists with these; then it answers no more."""
+    """A fake API server that answers each list call with one of `answers`.
+
+    Later calls get no answer, and watches end at once.
+    """
 
     def __init__(self, answers: Sequence[tuple[list[Object], int]]) -> None:
         self._answers = list(answers)
@@ -193,7 +196,7 @@ class Lists:
 
 
 def told_of(*answers: tuple[list[Object], int], meanwhile: Sequence[Object] = ()) -> dict[str, list[str | None]]:
-    """Returns a cache's reports for these lists; `meanwhile` is stored while the last list is on its way."""
+    """Returns the changes that a cache reports for these lists. `meanwhile` is stored during the last list call."""
 
     async def follow() -> dict[str, list[str | None]]:
         seen, lists = Seen(), Lists(answers)
@@ -212,7 +215,7 @@ def told_of(*answers: tuple[list[Object], int], meanwhile: Sequence[Object] = ()
 
 
 def test_a_list_that_is_older_than_what_was_seen_takes_nothing_away() -> None:
-    """An API server with a cache behind the previous one's returns such a list."""
+    """Another API server with an older cache may return such a list."""
     old, new = config_map("old", "1", 30), config_map("new", "2", 80)
     gone, changed = config_map("gone", "3", 20), config_map("changed", "4", 90)
     before = config_map("changed", "4", 40)

@@ -1,4 +1,4 @@
-"""Certificates and their change, by a clock that the tests move."""
+"""Tests of certificates and their rotation, with a clock that the tests set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME = "a.appliance.remotegpu.io"
 
 
 def accepted(leaf: str, bundle: str, name: str, now: datetime.datetime) -> bool:
-    """Whether a TLS client that knows only the bundle accepts the certificate."""
+    """Whether a TLS client that trusts only `bundle` accepts the certificate `leaf`."""
     store = verification.Store(x509.load_pem_x509_certificates(bundle.encode()))
     verifier = verification.PolicyBuilder().store(store).time(now).build_server_verifier(x509.DNSName(name))
     try:
@@ -38,7 +38,7 @@ def accepted(leaf: str, bundle: str, name: str, now: datetime.datetime) -> bool:
 
 @dataclass
 class World:
-    """Bundles and leaves arrive late: a bearer gets its leaf, and a checker its bundle, up to `late` afterwards."""
+    """A simulated cluster in which new leaves and bundles arrive with a delay of up to `late`."""
 
     late: datetime.timedelta
     now: datetime.datetime = START
@@ -71,7 +71,7 @@ class World:
         self.leaves.append((self.now, self.leaf.certificate))
 
     def _seen(self, history: list[tuple[datetime.datetime, str]]) -> list[str]:
-        """Texts that may be in use now: those that were current at any time since `late` ago."""
+        """Returns the texts that may be in use now: those that were current at some time in the last `late`."""
         since = self.now - self.late
         before = [text for time, text in history if time <= since][-1:]
         return list(dict.fromkeys(before + [text for time, text in history if time > since]))
@@ -112,7 +112,7 @@ def test_through_two_years_every_bundle_in_use_accepts_every_leaf_in_use(late_mi
     world = World(datetime.timedelta(minutes=late_minutes))
     signers = {world.authority.signer.certificate}
     while world.now < START + 2 * AUTHORITY_LIFETIME:
-        # Day by day, and minute by minute during a change.
+        # Steps of a day, and of two minutes during a rotation.
         changing = world.authority.next is not None or world.authority.previous
         world.pass_time(datetime.timedelta(minutes=2) if changing else datetime.timedelta(days=1))
         world.check()

@@ -1,4 +1,4 @@
-"""The servers of our parts are reachable in pods that have only IPv4, only IPv6, or both."""
+"""Tests that all our servers are reachable in pods with only IPv4, only IPv6, or both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# In a network of its own: each server, and a request to it by every address that there is.
+# Runs in its own network namespace: starts each server, and sends it a request at every address.
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
@@ -55,7 +55,7 @@ async def main(hosts):
 
 asyncio.run(main(sys.argv[1:]))
 """
-# Of an API server that is not there: in this network is nobody else.
+# A kubeconfig for an API server that does not exist: the network namespace is empty.
 KUBECONFIG = {
     "apiVersion": "v1",
     "kind": "Config",

@@ -1,4 +1,4 @@
-"""An operator whose temporary folder is full or read-only still talks to its appliances: it writes no file."""
+"""Tests that an operator with a full or read-only temporary folder still polls its appliances: it writes no file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_it_asks_its_appliances(how: str, tmp_path: Path, monkeypatch: pytest.Mo
 
     async def ask() -> Contact | None:
         inventory = Inventory(FileToken(tmp_path / "token"), asyncio.Event())
-        # As when the authority changes.
+        # Two bundles, as during a rotation of the authority.
         inventory.set_bundle(old.certificate)
         inventory.set_bundle(old.certificate + authority.certificate)
         inventory.set_targets([Target("a", "1", f"{ADDRESS}:7070", AUDIENCE)], inherited=False)

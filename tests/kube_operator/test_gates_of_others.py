@@ -1,4 +1,4 @@
-"""Pods that another scheduling gate also holds, such as Kueue's, with a real operator: ours is the last to go."""
+"""Tests of pods with another scheduling gate such as Kueue's, with a real operator, which removes its gate last."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KUEUE = "kueue.x-k8s.io/admission"
 
 @pytest.fixture
 def cluster(server: ApiServer, kube: Kube, folder: Path) -> Iterator[Cluster]:
-    """A pool of one GPU, and an operator."""
+    """A pool with one GPU, and an operator."""
     kube.namespace("queues")
     kube("POST", "/api/v1/nodes", node("node-a"))
     with Nodes(kube, subnet=37), operator(server.kubeconfig, folder):
@@ -37,7 +37,7 @@ def phase(thing: Object) -> str:
 
 
 def queued(kube: Kube, name: str, milli: int = 0, **annotations: str) -> Object:
-    """Creates a pod as both webhooks leave it."""
+    """Creates a pod with our gate and Kueue's, as after both webhooks."""
     body = gated_pod(name, "default", milli, **annotations)
     body["spec"]["schedulingGates"].append({"name": KUEUE})
     return kube("POST", PODS, body)
@@ -48,7 +48,7 @@ def gates(kube: Kube, name: str) -> list[str]:
 
 
 def admit(kube: Kube, name: str) -> None:
-    """Removes Kueue's gate, as Kueue does once there is quota."""
+    """Removes Kueue's gate, as Kueue does when its quota allows the pod."""
     kube.merge(f"{PODS}/{name}", {"spec": {"schedulingGates": [{"name": GATE}]}})
 
 
@@ -69,7 +69,7 @@ def test_a_queued_pod_holds_nothing_and_gets_its_share_when_it_is_admitted(kube:
     is_told(kube, "queued")
     said = of_pod(cluster, "queues", "queued")
     assert isinstance(said, str) and KUEUE in said
-    # A pod that came later gets the room.
+    # A later pod gets the free GPU.
     kube("POST", PODS, gated_pod("later", "default", 750))
     is_let_go(kube, "later")
     assert [each["spec"]["pod"]["name"] for each in kube.items(MINE)] == ["later"]
@@ -95,7 +95,7 @@ def test_a_claim_made_by_hand_is_the_queued_pods_when_it_is_admitted(kube: Kube,
 
 
 def test_a_claim_that_a_queued_pod_has_already_is_kept(kube: Kube, cluster: Cluster) -> None:
-    """An older operator knew our gate alone: such a pod may run already, and its share is not taken from it."""
+    """An older release ignored other gates, so such a pod may run already. It keeps its share."""
     made = queued(kube, "older", 500)
     is_told(kube, "older")
     reference = {"name": "older", "uid": made["metadata"]["uid"]}

@@ -1,5 +1,7 @@
-"""Claims that give their shares to others, by schedules and for claims of higher priority. A stand-in for the appliance
-suspends what the claims' statuses say."""
+"""Tests of claims that are suspended by a schedule or for a claim of higher priority.
+
+A fake appliance suspends the claims whose status asks for it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def status(thing: Object) -> Object:
 
 
 class Obedient:
-    """Tells of each claim that it is suspended as soon as the operator wants that."""
+    """Makes the fake appliance report a claim as suspended as soon as the claim's status asks for the suspension."""
 
     def __init__(self, kube: Kube, appliance: Appliance, namespaces: list[str]) -> None:
         self._kube, self._appliance, self._namespaces = kube, appliance, namespaces
@@ -66,7 +68,7 @@ class Obedient:
 def cluster(
     server: ApiServer, kube: Kube, folder: Path, namespaces: list[str], spec: dict[str, Any], **environment: str
 ) -> Iterator[None]:
-    """A pool of one GPU of 1 GiB, with an operator and an obedient appliance."""
+    """Runs a pool with one GPU of 1 GiB, an operator, and a fake appliance that suspends claims at once."""
     for name in namespaces:
         kube.namespace(name)
     kube("POST", "/api/v1/nodes", node("node-a", {"gpus": "yes"}))
@@ -104,11 +106,11 @@ ALLOCATED, BY_SCHEDULE, FOR_PRIORITY = (
 
 def test_desks_by_day_and_training_by_night_for_three_days(server: ApiServer, kube: Kube, folder: Path) -> None:
     clock = ShiftedClock(folder / "clock")
-    # Ahead of the real day on every day: an operator whose clock is behind trusts no certificate that was made today.
+    # The first day is later than today: certificates that were created today are not valid yet for an earlier clock.
     first = datetime.datetime.now(BERLIN).date() + datetime.timedelta(days=2)
 
     def it_is(day: int, hour: int) -> None:
-        """Set the operator's clock to an hour in Berlin."""
+        """Sets the operator's clock to an hour of the day in Berlin."""
         wanted = datetime.datetime.combine(first + datetime.timedelta(days=day), datetime.time(hour), BERLIN)
         clock.jump(int(wanted.timestamp() - time.time()))
 
@@ -120,7 +122,7 @@ def test_desks_by_day_and_training_by_night_for_three_days(server: ApiServer, ku
     ]
     with cluster(server, kube, folder, ["desks", "training"], {"schedules": schedules}, **clock.environment):
         for name in ("ann", "bob"):
-            # What the driver keeps of those who wait leaves a little less than the whole GPU.
+            # Less than a half: the driver keeps some memory of suspended claims.
             make(kube, "desks", name, "0.49", suspendable=True)
             becomes(kube, "desks", name, ALLOCATED)
         make(kube, "training", "model", "0.9", labels={"app": "model"}, suspendable=True)
@@ -146,7 +148,7 @@ def test_a_claim_of_higher_priority_gets_the_share_of_a_suspendable_one(
         becomes(kube, "team", "firm", ALLOCATED)
         make(kube, "team", "low", "0.7", suspendable=True)
         becomes(kube, "team", "low", ALLOCATED)
-        # What is no more important waits.
+        # A claim of equal priority waits.
         make(kube, "team", "equal", "0.3")
         becomes(kube, "team", "equal", ("Pending", "WaitingForCapacity"))
         make(kube, "team", "high", "0.4", priority=100)

@@ -1,5 +1,7 @@
-"""A GPU that fails, from NVML's event to the claim's status: the operator's process, real appliances on the software
-GPU with a stand-in for NVML, and a real API server."""
+"""Tests of a failed GPU, from NVML's event to the claim's status.
+
+They run the operator's process, a real API server, and real appliances with software GPUs and a fake NVML.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,12 @@ from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 TEAM = "/api/v1/namespaces/team"
 MINE = CLAIMS.format("team")
-# An NVML_GPU_RECOVERY_ACTION.
+# Values of NVML_GPU_RECOVERY_ACTION.
 NONE, GPU_RESET = 0, 1
 
 
 class RealAppliance:
-    """The appliance of a node, in place of its StatefulSet's pod."""
+    """A real appliance for a node, in place of the pod of its StatefulSet."""
 
     def __init__(self, kube: Kube, cluster: Cluster, folder: Path, node_name: str, address: str, *options: str) -> None:
         sets = f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets"
@@ -86,7 +88,7 @@ def claim_of(kube: Kube, pod: Object) -> Object:
 
 
 def state(kube: Kube, pod: Object) -> tuple[str, str, str]:
-    """Phase and reason of the pod's claim, and the appliance that it is on."""
+    """Returns the phase and reason of the pod's claim, and the claim's appliance."""
     found = claim_of(kube, pod).get("status", {})
     allocations = found.get("allocations") or [{"appliance": ""}]
     return found.get("phase", ""), found.get("reason", ""), allocations[0]["appliance"]
@@ -97,7 +99,7 @@ def reasons(kube: Kube, name: str) -> set[str]:
 
 
 class Program:
-    """A pod's program: it opens a session on the appliance with the pod's token."""
+    """A program of a pod: it opens sessions on the appliance with the pod's token."""
 
     def __init__(self, server: ApiServer, appliance: RealAppliance, pod: Object, claim: Object) -> None:
         metadata = pod["metadata"]
@@ -122,7 +124,7 @@ class Program:
 
 
 def everything(connection: socket.socket) -> bytes:
-    """All that comes until the connection ends."""
+    """Reads all data until the connection ends."""
     found = b""
     with contextlib.suppress(ConnectionError):
         while piece := connection.recv(65536):
@@ -141,7 +143,7 @@ def cluster(server: ApiServer, kube: Kube) -> Cluster:
 @pytest.fixture
 def running(server: ApiServer, cluster: Cluster, folder: Path) -> Iterator[Operator]:
     del cluster
-    # It asks for a token for each appliance.
+    # Without a token file the operator requests a token for each appliance.
     with operator(server.kubeconfig, folder, REMOTEGPU_TOKEN_FILE="") as process:
         yield process
 
@@ -162,7 +164,7 @@ def test_a_gpu_that_falls_off_the_bus(
         train, late = make_pod(kube, "train", 250), make_pod(kube, "late", 250)
         placed = ("Allocated", "Allocated", failing.name)
         until(lambda: state(kube, train) == state(kube, late) == placed, 30, "both have a share")
-        # One runs, the other has not started yet.
+        # The pod `train` runs, and `late` has not started yet.
         until(lambda: "schedulingGates" not in kube.get(f"{TEAM}/pods/train")["spec"], 20, "the pod is let go")
         kube.merge(f"{TEAM}/pods/train/status", {"status": {"phase": "Running"}})
         program = Program(server, failing, train, claim_of(kube, train))
@@ -187,7 +189,7 @@ def test_a_gpu_that_falls_off_the_bus(
         assert "XID 79" in program.open().refusal
         until(lambda: state(kube, late)[0] == "Pending", 10, "who has not started waits for another GPU")
 
-        # Claims that may move go to another node; the claim of the running pod stays where it was.
+        # The claim whose pod has not started moves to another node. The claim of the running pod stays.
         kube("POST", "/api/v1/nodes", node("node-b", {"gpus": "yes"}))
         well = RealAppliance(kube, cluster, folder, "node-b", "127.0.13.2", "--memory", "8GiB")
         stack.enter_context(well.running())

@@ -1,4 +1,4 @@
-"""Which pods are a claim's: by the name that a pod gives, also when it gives another one."""
+"""Tests of the index that finds the pods of a claim, also after a pod names another claim."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_pod_is_a_user_of_the_claim_that_it_names_now() -> None:
     index.put(other)
 
     def note(claim: str | None, version: int, *, there: bool = True) -> tuple[list[str], list[list[str]]]:
-        """The claims that are concerned, and the users of both."""
+        """Stores the pod. Returns the names of the affected claims, and the uids of the users of both claims."""
         cache.store(pod(claim, version))
         found = [each.name for each in index.note_pod(pod(claim, version), there=there)]
         return found, [[each["metadata"]["uid"] for each in index.users(claim)] for claim in (one, other)]

@@ -1,4 +1,4 @@
-"""`kubectl remotegpu` with a real operator and API server; stand-ins report the state of leases on appliances."""
+"""Tests of `kubectl remotegpu` with a real operator and API server. Fake appliances report the state of leases."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def it_is_suspended_and_resumed(lab: Lab, stored: Object) -> None:
     appliance = lab.appliance(lab.place("mine"))
     suspending = lab.start("suspend", "mine", "--claim", "-n", SPACE)
     until(lambda: lab.stored("mine")["status"]["reason"] == "Suspending", 30, "it is asked to be suspended")
-    # It waits for what the appliance says.
+    # The command waits for the appliance's report.
     assert suspending.poll() is None
     (allocation,) = stored["status"]["allocations"]
     lease = pb.Lease(claim_uid=stored["metadata"]["uid"], suspended="by a test")
@@ -168,7 +168,7 @@ def it_is_moved(lab: Lab, here: str, there: str) -> None:
 
 
 def wait_for_move(lab: Lab, there: str) -> str:
-    """The reason of the attempt before stays in the status until it is tried again."""
+    """Moves the claim and returns the command's output, after the status has lost the reason of the last attempt."""
     until(lambda: lab.stored("mine")["status"]["reason"] != "NotMoved", 40, "it is tried again")
     return lab.good("migrate", "mine", "--claim", "--to", there, "-n", SPACE)
 
@@ -176,7 +176,7 @@ def wait_for_move(lab: Lab, there: str) -> str:
 def what_happened(lab: Lab, there: str) -> None:
     told = lab.good("describe", "mine", "--claim", "-n", SPACE)
     assert f"on {there}" in told and f"to be on {there}" in told
-    assert "NotMoved" in told and "Textures" in told  # an event
+    assert "NotMoved" in told and "Textures" in told  # in an Event
 
 
 def mistakes(lab: Lab) -> None:

@@ -1,4 +1,4 @@
-"""Which nodes a pod may land on, and when its gate must stay."""
+"""Tests of the decision on which nodes a pod may be scheduled, and whether its gate must stay."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ BOTH = (node("a", zone="a"), node("b", zone="b"))
     ("nodes", "plugins", "spec", "held"),
     [
         (BOTH, [plugin("a"), plugin("b")], {}, False),
-        # An update: the next one serves alongside the last one.
+        # An update of the device plugin: the old pod and the new pod both serve.
         (BOTH, [plugin("a"), plugin("a", deletionTimestamp="now"), plugin("b")], {}, False),
         (BOTH, [plugin("a")], {}, True),
         (BOTH, [plugin("a")], ON_A, False),
         (BOTH, [plugin("a", "False"), plugin("b")], {}, True),
         (BOTH, [plugin("a", deletionTimestamp="now"), plugin("b")], {}, True),
-        # Once the node says so itself, the scheduler keeps away from it.
+        # The node reports that nothing is allocatable, so the scheduler does not choose it.
         ((node("a", "0"), node("b")), [plugin("b")], {}, False),
         ((node("a", "0", zone="a"), node("b")), [plugin("a", "False"), plugin("b")], ON_A, True),
         ((node("a", None, zone="a"), node("b")), [plugin("a", "False"), plugin("b")], ON_A, True),
-        # No node was meant to have it, or there is none: the scheduler's event says so.
+        # No node has the device plugin, or there is no node: the scheduler's Event reports it.
         ((node("a", None),), [], {}, False),
         ((), [], {}, False),
     ],

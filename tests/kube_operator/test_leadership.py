@@ -1,4 +1,4 @@
-"""The right to write: the Lease against a real API server, its times by clocks that the tests move."""
+"""Tests of the Lease with a real API server and clocks that the tests set: only the holder may write."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_two_leaders_never_may_write_at_the_same_time(leases: Kube) -> None:
             await acquired(first)
             assert may_write(first)
             taking = asyncio.create_task(second.acquire())
-            # The first is asleep: nothing renews, and time goes by.
+            # The first process sleeps and does not renew the Lease while time passes.
             while not taking.done():
                 await asyncio.sleep(0.05)
                 assert not (may_write(first) and may_write(second))
@@ -76,7 +76,7 @@ def test_two_leaders_never_may_write_at_the_same_time(leases: Kube) -> None:
             assert not may_write(first)
             assert leases.get(LEASE)["spec"]["holderIdentity"] == "second"
             assert leases.get(LEASE)["spec"]["leaseTransitions"] == 2
-            # Awake again: it finds out by its own clock, and writes nothing.
+            # It wakes up, detects the loss of the Lease by its own clock, and writes nothing.
             before = leases.get(LEASE)["metadata"]["resourceVersion"]
             await asyncio.wait_for(first.keep(), 10)
             await first.release()
@@ -119,7 +119,7 @@ def test_a_lease_is_given_back_when_the_holder_is_stopped_in_a_renewal(leases: K
             replace = api.replace
 
             async def unheard(*arguments: Any) -> Object:
-                """The API server writes, and its answer does not come."""
+                """Writes the object, but never returns, as if the API server's answer were lost."""
                 await replace(*arguments)
                 written.set()
                 await asyncio.Event().wait()
@@ -167,7 +167,7 @@ def test_the_lease_is_renewed_while_the_work_takes_long(
     seen: list[str] = []
 
     async def work(*_: object) -> None:
-        """Nothing else runs in its event loop meanwhile."""
+        """Blocks its event loop until the Lease has been renewed by another loop."""
         first = leases.get(LEASE)["spec"]["renewTime"]
         until(lambda: leases.get(LEASE)["spec"]["renewTime"] != first, 10, "the Lease is renewed")
         seen.append(first)

@@ -1,4 +1,7 @@
-"""When a pod gives its share back: a table of pods, of their nodes and of times; and the same by a real API server."""
+"""Tests of the time at which a deleted pod loses its share.
+
+They use a table of pods, nodes and times, and then a real API server.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from remotegpu_operator.cluster.kube import NODES, ApiError, Resource
 from remotegpu_operator.cluster.kube import PODS as PODS_KIND
 
 HERE, GONE, OFF = Machine.THERE, Machine.GONE, Machine.OUT_OF_SERVICE
-# The deletion is asked for at 12:00:00 with a grace of 600 s; the margin is 60 s.
+# The pod is deleted at 12:00:00 with a grace period of 600 s. The margin is 60 s.
 DELETION = "2026-01-01T12:10:00Z"
 DURING = datetime.datetime.fromisoformat("2026-01-01T12:00:30Z")
 GRACE_OVER = datetime.datetime.fromisoformat("2026-01-01T12:10:59Z")
@@ -45,7 +48,7 @@ JOBS = "batch.kubernetes.io/job-tracking"
 @pytest.mark.parametrize(
     ("pod", "machine", "now", "over"),
     [
-        # Nobody deleted it: it keeps its share until it has ended, whatever becomes of its node.
+        # A pod that was not deleted keeps its share until it has ended, in any state of its node.
         (stored(deletion=None), HERE, DURING, False),
         (stored(deletion=None), GONE, DURING, False),
         (stored(deletion=None), OFF, DURING, False),
@@ -54,26 +57,26 @@ JOBS = "batch.kubernetes.io/job-tracking"
         (stored("Unknown", None), HERE, MARGIN_OVER, False),
         (stored("Succeeded", None), HERE, DURING, True),
         (stored("Failed", None), HERE, DURING, True),
-        # Deleted, evicted by a drain or preempted: all three are the same write of the API server.
+        # A deletion, an eviction by a drain and a preemption look the same in the API server.
         (stored(), HERE, DURING, False),
         (stored("Pending"), HERE, DURING, False),
         (stored("Unknown"), HERE, DURING, False),
         (stored(), HERE, GRACE_OVER, False),
         (stored(), HERE, MARGIN_OVER, True),
-        # It was never bound, so no container of it ever ran.
+        # The pod was never bound to a node, so no container of the pod ever ran.
         (stored("Pending", on=""), HERE, DURING, True),
         (stored("Pending", DELETION, "", JOBS), HERE, DURING, True),
-        # It has ended, and a finalizer holds the object: a Job counts it first.
+        # The pod has ended, and the Job's finalizer keeps the object until the Job has counted the pod.
         (stored("Succeeded", DELETION, "node-a", JOBS), HERE, DURING, True),
         (stored("Failed", DELETION, "node-a", JOBS), HERE, DURING, True),
         (stored("Succeeded", None, "node-a", JOBS), HERE, DURING, True),
-        # A finalizer holds no share beyond the margin, and does not end it earlier.
+        # A finalizer neither extends the share beyond the margin nor ends it earlier.
         (stored("Running", DELETION, "node-a", JOBS), HERE, DURING, False),
         (stored("Running", DELETION, "node-a", JOBS), HERE, MARGIN_OVER, True),
-        # By force, but a finalizer holds the object: the container may run, its kubelet kills it now.
+        # A forced deletion, but a finalizer keeps the object: the container may still run until the kubelet kills it.
         (stored("Running", "2026-01-01T12:00:00Z", "node-a", JOBS, grace=0), HERE, DURING, False),
         (stored("Running", "2026-01-01T12:00:00Z", "node-a", JOBS, grace=0), HERE, GRACE_OVER, True),
-        # Nobody is left who would say that it has ended.
+        # No kubelet can report the end of the pod.
         (stored(), GONE, DURING, True),
         (stored("Pending"), GONE, DURING, True),
         (stored(), OFF, DURING, True),
@@ -99,7 +102,7 @@ NOT_READY = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
         (None, GONE),
         ({"spec": {}}, HERE),
         ({"spec": {"taints": None}}, HERE),
-        # Its containers may run, though its node is silent.
+        # The node does not answer, but its containers may still run.
         ({"spec": {"taints": [NOT_READY]}, "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, HERE),
         ({"spec": {"taints": [NOT_READY, {"key": leaving.OUT_OF_SERVICE, "effect": "NoExecute"}]}}, OFF),
         ({"spec": {"taints": [{"key": leaving.OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoSchedule"}]}}, OFF),
@@ -110,7 +113,7 @@ def test_what_a_node_says(found: Object | None, machine: Machine) -> None:
 
 
 class HasNodes:
-    """An API server that has some nodes."""
+    """A fake API server with the nodes `names`."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -122,7 +125,7 @@ class HasNodes:
 
 
 def test_a_node_that_is_not_known_yet_is_asked_for() -> None:
-    """The watch of pods may be ahead of that of nodes: then a pod would lose its share by mistake."""
+    """The watch of pods may be ahead of the watch of nodes. A pod on a new node must not lose its share then."""
     pod = stored(deletion="2999-01-01T00:00:00Z")
     pod["metadata"]["resourceVersion"] = "1"
     api: Any = HasNodes("node-a")
@@ -135,12 +138,12 @@ def test_a_node_that_is_not_known_yet_is_asked_for() -> None:
     assert not asyncio.run(found.look(pod)).over
     ((uid, seconds),) = looks
     assert uid == "u"
-    assert seconds > 1e9  # when the margin is over
+    assert seconds > 1e9  # the next check is at the end of the margin
     api.names = ()
-    assert not found.over(pod)  # nobody asked
+    assert not found.over(pod)  # the API server has not been asked again
     assert asyncio.run(found.look(pod)).over
     assert found.over(pod)
-    # Another node came under the name.
+    # Only a change of the pod's own node queues a check.
     looks.clear()
     found.node_changed("node-b")
     assert not looks
@@ -184,7 +187,7 @@ def test_who_waits_for_a_pod_on_its_way_out_is_told() -> None:
     assert "deleted" not in answer.estimate
 
 
-# By a real API server.
+# Tests with a real API server.
 
 TEAM = "/api/v1/namespaces/team"
 PODS = f"{TEAM}/pods"
@@ -209,7 +212,7 @@ def let_go(kube: Kube, name: str) -> bool:
 
 
 def waits_with(kube: Kube, name: str) -> None:
-    """The operator has decided that the claim of the pod waits."""
+    """Waits until the operator has written that the pod's claim waits for capacity."""
 
     def reason() -> str:
         made = kube.get(f"{PODS}/{name}")["metadata"]["uid"]
@@ -241,7 +244,7 @@ def delete(kube: Kube, name: str, seconds: int = 600) -> None:
 
 
 def the_operator_has_seen(kube: Kube, marker: str) -> None:
-    """A later change has had its effect: what came before it has been looked at."""
+    """Waits until the operator has processed all earlier changes: creates a pod, and waits for its effect."""
     kube("POST", PODS, gated_pod(marker, "none-of-this-name", 100))
 
     def refused() -> bool:
@@ -258,7 +261,7 @@ def test_a_deleted_pod_keeps_its_share_until_it_has_ended(kube: Kube, lab: Opera
     until(lambda: let_go(kube, "never"), 20, "never is let go")
     make(kube, "train")
     waits_with(kube, "train")
-    delete(kube, "never")  # it has its share, and is bound to no node
+    delete(kube, "never")  # the pod has a share and is not bound to a node
     until(lambda: let_go(kube, "train"), 20, "train has what never had")
     run_on(kube, "train", "node-b")
 
@@ -269,7 +272,7 @@ def test_a_deleted_pod_keeps_its_share_until_it_has_ended(kube: Kube, lab: Opera
     assert not let_go(kube, "next")
     (held,) = [one for one in kube.items(MINE) if one["spec"]["pod"]["name"] == "train"]
     assert [one["name"] for one in held["status"]["consumers"]] == ["train"]
-    # As its kubelet says, before it takes the object away.
+    # The kubelet reports the end of the pod before it removes the object.
     kube.merge(f"{PODS}/train/status", {"status": {"phase": "Succeeded"}})
     until(lambda: let_go(kube, "next"), 20, "next has what train had")
     assert "deletionTimestamp" in kube.get(f"{PODS}/train")["metadata"]
@@ -277,7 +280,7 @@ def test_a_deleted_pod_keeps_its_share_until_it_has_ended(kube: Kube, lab: Opera
 
 @pytest.mark.timeout(120)
 def test_a_share_ends_where_nobody_says_that_its_pod_has_ended(kube: Kube, lab: Operator) -> None:
-    """By force; by the taint; with the node. And the share of a claim made by hand is no longer the pod's."""
+    """A forced deletion, the out-of-service taint, and a deleted node end a pod's use of its claim."""
     kube("POST", MINE, claim("mine", "default", fraction="0.5"))
 
     def consumers() -> list[str]:
@@ -314,7 +317,7 @@ def test_a_share_ends_where_nobody_says_that_its_pod_has_ended(kube: Kube, lab: 
 
 @pytest.mark.timeout(180)
 def test_a_pod_that_never_ends_has_its_share_until_the_margin_is_over(kube: Kube, lab: Operator) -> None:
-    """Its node exists and is silent. The same for a pod whose label was removed."""
+    """The pod's node exists but does not answer. The same for a pod whose label was removed."""
     make(kube, "silent", "node-b")
     make(kube, "next")
     waits_with(kube, "next")

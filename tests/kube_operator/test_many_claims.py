@@ -1,5 +1,7 @@
-"""Thousands of claims against the real API server: each gets its share or a reason why not. The sums are those of a
-reader that knows nothing of the operator, and when all are deleted everything is as it was.
+"""Tests with thousands of claims and a real API server: each claim gets a share, or a reason why it waits.
+
+The test computes the sums itself from the API server's objects. After the deletion of all claims all GPUs are free, and
+the operator has released its memory.
 """
 
 from __future__ import annotations
@@ -33,19 +35,19 @@ from support.system import until
 MINE = CLAIMS.format("team")
 WRITERS = 32
 SEED = 20261126
-# The fraction of the claims by which they exceed the capacity.
+# The fraction by which the number of claims exceeds the capacity.
 TOO_MANY = 0.02
 CLAIM_BYTES = 80 * MIB
 CLAIMS_OF_A_GPU = 50
 GPUS_OF_A_NODE = 20
-# The operator may keep this much after all claims are gone: the names of those deleted last, and each claim's part of
-# its heap, which the next ones use again. In rounds of 1,000 claims it grew by 20 MiB in the first and 0.9 in each
-# later.
+# The memory that the operator may keep after all claims are gone: the uids of recently deleted claims, and parts of its
+# heap, which later claims use again. In rounds of 1,000 claims it grew by 20 MiB in the first round and by 0.9 MiB in
+# each later one.
 MOST_KEPT, MOST_KEPT_OF_A_CLAIM = 64 * MIB, 16 << 10
 
 
 def phases(kube: Kube) -> Counter[str]:
-    """How many claims have a share and how many say why not; no GPU is given away twice."""
+    """Counts the claims by phase and reason. Also checks that no GPU is allocated beyond its memory."""
     given: Counter[str] = Counter()
     found: Counter[str] = Counter()
     for each in kube.items(MINE):
@@ -59,7 +61,7 @@ def phases(kube: Kube) -> Counter[str]:
 
 
 def secrets(kube: Kube) -> dict[str, tuple[str, str]]:
-    """The Secrets of all namespaces: uid and content of each."""
+    """Returns the uid and content of every Secret, by namespace and name."""
     return {
         f"{each['metadata']['namespace']}/{each['metadata']['name']}": (each["metadata"]["uid"], str(each.get("data")))
         for each in kube.items("/api/v1/secrets")
@@ -93,7 +95,7 @@ def test_all_are_placed_and_all_comes_back(
     random.Random(SEED).shuffle(names)
     with operator(server.kubeconfig, folder) as running, Nodes(kube, subnet=13):
         ready(kube, nodes)
-        # The first claim creates the objects that are made once.
+        # The first claim makes the operator create the objects that exist only once.
         kube("POST", MINE, claim("first", "default", memory=str(CLAIM_BYTES)))
         until(lambda: phases(kube)["Allocated Allocated"] == 1, 20, "the first claim has a share")
         kube("DELETE", f"{MINE}/first")
@@ -115,7 +117,7 @@ def test_all_are_placed_and_all_comes_back(
             placed = time.monotonic() - began
             writing.result()
         full = running.memory()
-        # Waiting claims get the shares that others leave.
+        # Waiting claims get the shares of deleted claims.
         happy = [each["metadata"]["name"] for each in kube.items(MINE) if each["status"]["phase"] == "Allocated"]
         leaving = random.Random(SEED).sample(sorted(happy), more)
         in_parallel(lambda name: kube("DELETE", f"{MINE}/{name}"), leaving, WRITERS)

@@ -1,5 +1,7 @@
-"""A large cluster, as objects of the real API server: a thousand nodes with a device plugin each, and thousands of pods
-with a share. A restarted operator must settle soon, stay small, and go on so while pods come and go.
+"""Tests with a large cluster in a real API server.
+
+The cluster has a thousand nodes with device plugins, and thousands of pods with shares. A restarted operator must
+settle soon and use little memory, and must keep up while pods come and go.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ TEAM = "/api/v1/namespaces/team/pods"
 MINE = CLAIMS.format("team")
 WRITERS = 16
 SEED = 20261126
-# The rest of the nodes has no GPU.
+# The number of nodes with GPUs and an appliance. The other nodes have no GPU.
 APPLIANCES = 10
 GPUS_OF_A_NODE = 50
 GPU_MEMORY = 4096 * MIB
@@ -57,7 +59,7 @@ MOST_MEMORY = 512 * MIB
 RESTART_SECONDS = 30
 CHURN_MINUTES = float(os.environ.get("REMOTEGPU_CHURN_MINUTES", "3"))
 CHANGES_PER_SECOND = 20
-# So long the API server may be away on a machine that others fill.
+# The longest time without an answer of the API server on a busy machine.
 AWAY_SECONDS = 300
 
 
@@ -71,7 +73,7 @@ SMALL, LARGE = Size(50, 100), Size(1000, 5000)
 
 
 def some_node(number: int) -> Object:
-    """A node as a kubelet fills it in, with the images that make a real one large."""
+    """Builds a node as a kubelet writes it, with a list of images that makes it large."""
     gpus = {"gpus": "true"} if number < APPLIANCES else {}
     room = {"cpu": "8", "memory": "32Gi", "pods": "110", "remotegpu/milli": "16000", "remotegpu/client": "1000"}
     images = [{"names": [f"registry.example.com/image-{i}@sha256:{i:064}"], "sizeBytes": i << 20} for i in range(50)]
@@ -112,7 +114,7 @@ def end(kube: Kube, number: int) -> None:
 
 
 def gated(kube: Kube) -> set[int]:
-    """Pods that are still gated."""
+    """Returns the numbers of the pods that still have our gate."""
     return {
         int(each["metadata"]["name"][1:])
         for each in kube.items(TEAM)
@@ -121,7 +123,7 @@ def gated(kube: Kube) -> set[int]:
 
 
 def holders(kube: Kube) -> set[int]:
-    """Pods whose claim has a share."""
+    """Returns the numbers of the pods whose claim has a share."""
     held = (each for each in kube.items(MINE) if (each.get("status") or {}).get("phase") == "Allocated")
     return {int(each["spec"]["pod"]["name"][1:]) for each in held}
 
@@ -132,7 +134,7 @@ def never_too_much(kube: Kube) -> None:
 
 
 def all_have(kube: Kube, pods: set[int]) -> bool:
-    """Whether exactly these have a share, and none is gated. Claims come last: listing thousands loads the server."""
+    """Whether exactly these pods have a share, and no pod is gated. Lists the claims last, because they are many."""
     return not gated(kube) and holders(kube) == pods
 
 
@@ -140,7 +142,7 @@ def all_have(kube: Kube, pods: set[int]) -> bool:
     "size", [SMALL, pytest.param(LARGE, marks=[pytest.mark.thorough, pytest.mark.timeout(1200)])], ids=str
 )
 def test_an_operator_that_starts_anew_settles_soon(server: ApiServer, kube: Kube, folder: Path, size: Size) -> None:
-    """It was killed, and meanwhile pods came and went."""
+    """The operator is killed, and pods are created and deleted before its restart."""
     kube.namespace("team")
     make_nodes(kube, size)
     with operator(server.kubeconfig, folder) as running, Nodes(kube, subnet=14):
@@ -177,7 +179,7 @@ def test_an_operator_that_starts_anew_settles_soon(server: ApiServer, kube: Kube
 
 
 class Patient(Kube):
-    """Asks again where the API server does not answer, as all programs of a cluster do."""
+    """A client that repeats each call until the API server answers, for at most five minutes."""
 
     def __call__(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Object:
         asked_before, until_then = False, time.monotonic() + AWAY_SECONDS
@@ -189,27 +191,27 @@ class Patient(Kube):
                 if time.monotonic() > until_then:
                     raise
             except RefusedError as error:
-                # It was done, and only the answer was lost.
+                # The first call was executed, and only its answer was lost.
                 if asked_before and (method, error.status) in {("POST", 409), ("DELETE", 404)}:
                     return {}
                 raise
 
 
 class Churn:
-    """Pods come, run, end and go, chosen by a seed, at a steady rate."""
+    """Creates, starts, ends and deletes pods at a steady rate, in a random order from a seed."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
         self._chance = random.Random(SEED)
         self._numbers = itertools.count()
-        # The last thing that was asked for of each pod.
+        # The last requested change of each pod.
         self._asked: dict[int, Future[None]] = {}
         self.live: list[int] = []
         self.ended: list[int] = []
         self.changes = 0
 
     def run(self, seconds: float, look: Callable[[], None]) -> None:
-        """Runs for so long; calls `look` between changes, about every five seconds."""
+        """Runs for `seconds`, and calls `look` about every five seconds."""
         began = time.monotonic()
         next_look = began
         with ThreadPoolExecutor(WRITERS) as writers:
@@ -225,7 +227,7 @@ class Churn:
             looking.result()
         for asked in self._asked.values():
             asked.result()
-        # The time when the last request is done, not when it was made.
+        # The rate counts until the last request is done.
         self.rate = self.changes / (time.monotonic() - began)
 
     def _step(self, writers: ThreadPoolExecutor) -> None:
@@ -241,7 +243,7 @@ class Churn:
             self._ask(writers, self._take(self.ended), end)
 
     def _ask(self, writers: ThreadPoolExecutor, number: int, change: Callable[[Kube, int], None]) -> None:
-        """Queues a change without waiting for it, but after the earlier changes of the pod."""
+        """Queues a change of a pod after the pod's earlier changes, and does not wait for it."""
         before = self._asked.pop(number, None)
 
         def do() -> None:
@@ -257,25 +259,27 @@ class Churn:
 
 
 class Supervised:
-    """An operator as a kubelet keeps one: it is started anew when it ends, which it may for one reason alone. Whatever
-    happens to it, a claim keeps what it has."""
+    """Restarts the operator when it ends, as a kubelet does. The only allowed reason is the loss of the Lease.
+
+    Also checks that the allocations of a claim never change.
+    """
 
     def __init__(self, running: Operator, kube: Kube) -> None:
         self._running = running
         self._kube = kube
         self._given: dict[str, object] = {}
         self.losses = 0
-        # Resident bytes of the process that runs now.
+        # Samples of the resident memory of the present process, in bytes.
         self.memory: list[int] = []
 
     def look(self) -> int:
-        """Returns how often it lost its Lease."""
+        """Checks and restarts the operator. Returns how often the operator has lost the Lease."""
         if (code := self._running.process.poll()) is not None:
             self.losses += 1
             assert (code, self._running.log.count("the Lease was lost")) == (1, self.losses), self._running.log[-3000:]
             self._running.restart()
             self.memory.clear()
-        with contextlib.suppress(StopIteration):  # It ends at this moment.
+        with contextlib.suppress(StopIteration):  # The process may end at this moment.
             self.memory.append(self._running.memory())
         for each in self._kube.items(MINE):
             if allocations := (each.get("status") or {}).get("allocations"):
@@ -290,7 +294,7 @@ class Supervised:
 
 @contextlib.contextmanager
 def away(server: ApiServer, after: float, seconds: float) -> Iterator[None]:
-    """The API server answers nobody for a time, as on a machine where others have the CPU."""
+    """Stops the API server for `seconds`, `after` seconds from now, as on an overloaded machine."""
 
     def stand_still() -> None:
         os.kill(server.pid, signal.SIGSTOP)
@@ -316,7 +320,7 @@ def away(server: ApiServer, after: float, seconds: float) -> Iterator[None]:
     ("seconds", "stalled"),
     [
         pytest.param(10.0, 0.0, id="10-seconds"),
-        # Longer than a leader trusts its Lease.
+        # A time longer than the leader trusts the Lease.
         pytest.param(20.0, TRUST_SECONDS + 3, id="api-server-away"),
         pytest.param(60 * CHURN_MINUTES, 0.0, marks=[pytest.mark.thorough, pytest.mark.timeout(0)], id="minutes"),
     ],
@@ -324,7 +328,7 @@ def away(server: ApiServer, after: float, seconds: float) -> Iterator[None]:
 def test_pods_come_and_go_twenty_times_a_second(
     server: ApiServer, kube: Kube, folder: Path, seconds: float, stalled: float
 ) -> None:
-    """30 minutes were asked for: REMOTEGPU_CHURN_MINUTES."""
+    """The longest case runs for REMOTEGPU_CHURN_MINUTES minutes: set 30 for a full test."""
     kube.namespace("team")
     make_nodes(kube, Size(APPLIANCES, 0))
     with operator(server.kubeconfig, folder) as running, Nodes(kube, subnet=15):
@@ -345,11 +349,11 @@ def test_pods_come_and_go_twenty_times_a_second(
             until(lambda: supervised.look() > 0, 30, "the operator ends, since its Lease is lost")
         else:
             assert churn.rate > CHANGES_PER_SECOND * 0.8, f"this machine made {churn.rate:.1f} changes a second"
-        # It keeps up: the pods that came in the last moments are soon let go, and none that ended holds anything.
+        # The operator keeps up: the youngest pods soon lose their gate, and no ended pod has a share.
         until(lambda: supervised.leads() and all_have_churned(kube, churn), 60, "what lives has a share, and no other")
         never_too_much(kube)
         supervised.look()
-        # Twice as much time costs no memory: from the middle to the end it does not grow.
+        # The memory does not grow in the second half of the time.
         memory = supervised.memory
         assert supervised.losses or memory[-1] - memory[len(memory) // 2] < 16 * MIB, [one // MIB for one in memory]
         left = [*churn.live, *churn.ended]

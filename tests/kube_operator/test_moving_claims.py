@@ -1,4 +1,4 @@
-"""Claims that move between appliances, as far as the operator sees to it: stand-ins say what became of the lease."""
+"""Tests of the operator's part in moves of claims between appliances. Fake appliances report the state of the lease."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MINE = CLAIMS.format("team")
 
 
 class Two:
-    """The appliances of a pool with one GPU of 1 GiB on each of two nodes."""
+    """The two fake appliances of a pool with a GPU of 1 GiB on each of two nodes."""
 
     def __init__(self, kube: Kube, nodes: Nodes) -> None:
         self._kube, self._nodes = kube, nodes
@@ -34,7 +34,7 @@ class Two:
         return it
 
     def arrives(self, name: str, stored: Object, *, arriving: bool = False) -> None:
-        """The claim's lease is at this appliance."""
+        """Makes this appliance report the claim's lease."""
         self[name].leases = [pb.Lease(claim_uid=stored["metadata"]["uid"], arriving=arriving)]
 
 
@@ -124,7 +124,7 @@ def test_what_does_not_move_stays_and_is_tried_again(kube: Kube, two: Two) -> No
     refused = becomes(kube, "first", "NotMoved")
     assert "ModuleAddressesDiffer" in refused["status"]["message"] and "move" not in refused["status"]
     assert refused["status"]["allocations"] == stored["status"]["allocations"]
-    # The room there is for others meanwhile.
+    # The free GPU of the target is not reserved until the next attempt.
     make(kube, "second", "0.75")
     until(lambda: "NoRoom" in kube.get(f"{MINE}/first")["status"]["message"], 30, "it is tried again")
     kube("DELETE", f"{MINE}/second")
@@ -148,7 +148,7 @@ def test_a_movable_claim_leaves_an_appliance_that_is_replaced(kube: Kube, two: T
 
 
 def suspended(kube: Kube, here: Appliance, stored: Object) -> Object:
-    """A claim that is suspended on this appliance."""
+    """Suspends the claim on this appliance, and returns the stored claim."""
     kube.merge(f"{MINE}/{stored['metadata']['name']}", {"spec": {"suspend": True}})
     becomes(kube, stored["metadata"]["name"], "Suspending")
     (allocation,) = stored["status"]["allocations"]
@@ -184,7 +184,7 @@ def test_a_suspended_claim_moves_with_room_for_all_of_its_share(kube: Kube, two:
     kube("POST", MINE, claim("late", "default", fraction="0.5", appliance=there.name))
     until(lambda: state(kube.get(f"{MINE}/late")) == ("Pending", "WaitingForCapacity"), 15, "it is kept there")
     may_end.set()
-    # There it runs for a moment, until its new appliance has suspended it as well.
+    # The claim counts as running at the target until its new appliance has suspended it, too.
     arrived = becomes(kube, "first", "Suspending")
     assert (place(arrived), arrived["status"]["milli"]) == (there.name, 750)
     assert place(becomes(kube, "visitor", "Allocated")) == place(visitor) != place(other)
@@ -201,7 +201,7 @@ def test_what_is_suspended_continues_on_an_appliance_that_is_replaced(kube: Kube
 
 
 def test_another_operator_finds_where_the_claim_is(server: ApiServer, kube: Kube, folder: Path) -> None:
-    """The operator ends while a claim moves; another one sees at the appliances what has become of that."""
+    """The operator ends during a move. The next operator reads the result of the move from the appliances."""
     kube.namespace("team")
     for name in ("node-a", "node-b"):
         kube("POST", "/api/v1/nodes", node(name, {"gpus": "yes"}))
@@ -254,7 +254,7 @@ def test_an_appliance_without_room_for_sessions_gets_no_other_claim(kube: Kube, 
     kube("POST", MINE, claim("second", "default", fraction="0.25", appliance=here.name))
     second = becomes(kube, "second", "WaitingForCapacity", phase="Pending")
     assert "no room for sessions" in second["status"]["message"]
-    # Others go elsewhere, and what is there stays, though it may move.
+    # Other claims get another appliance. A movable claim stays on the full appliance.
     assert place(make(kube, "third", "0.25")) != here.name
     assert place(becomes(kube, "first", "Allocated")) == here.name
     here.full = ""

@@ -1,5 +1,7 @@
-"""The operator's process against a real API server; the rest of the cluster is stood in for. What is asserted is read
-from the API server."""
+"""Tests of the operator's process with a real API server.
+
+The rest of the cluster is simulated, and the tests check the API server's objects.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,7 @@ def test_a_pod_gets_its_share_and_learns_where_it_is(kube: Kube, running: Operat
     found = claim_of(kube, made)
     assert found is not None
     assert found["spec"]["fraction"] == "0.25"
-    # It is not for the garbage collector: that would not wait for the end of a pod.
+    # The claim has no owner: the garbage collector would delete it before the end of the pod.
     assert "ownerReferences" not in found["metadata"]
     assert found["spec"]["pod"] == {"name": "train", "uid": made["metadata"]["uid"]}
     (allocation,) = found["status"]["allocations"]
@@ -149,7 +151,7 @@ def test_the_fifth_pod_waits_with_a_reason_and_runs_when_a_neighbour_ends(kube: 
     until(lambda: "WaitingForCapacity" in reasons(kube, "p5"), 10, "the reason at the pod")
     assert gated(kube, "p5")
     until(lambda: status(kube.get(f"{POOLS}/default"))["free"]["milli"] == 0, 10, "the pool says it is full")
-    # A completed pod stays, as a Job's does, and holds nothing.
+    # A completed pod may still exist, as for a Job, but has no share.
     set_pod(kube, "p2", phase="Succeeded")
     lifted(kube, "p5")
     assert claim_of(kube, made["p2"]) is None
@@ -186,7 +188,7 @@ def test_a_pod_whose_claim_is_refused_says_so_and_gets_it_later(kube: Kube, runn
     hard = {"count/gpuclaims.remotegpu.io": "0"}
     quotas = f"{TEAM}/resourcequotas"
     kube("POST", quotas, {"metadata": {"name": "none"}, "spec": {"hard": hard}})
-    # There is no quota controller here.
+    # The test writes the status, because no quota controller runs.
     kube.merge(f"{quotas}/none/status", {"status": {"hard": hard, "used": hard}})
     make_pod(kube, "many", 250)
     until(lambda: "ClaimRefused" in reasons(kube, "many"), 20, "the pod is told that it can have no claim")
@@ -267,7 +269,7 @@ def test_a_claim_made_by_hand_is_kept_between_pods_and_shared_by_them(kube: Kube
     delete_pod(kube, "second")
     until(lambda: kube.get(f"{MINE}/mine")["status"]["consumers"] == [], 10, "nobody uses the claim")
     assert kube.get(f"{MINE}/mine")["status"]["phase"] == "Allocated"
-    # The claim of one pod is not to be had by another.
+    # A pod cannot use the claim of another pod.
     own = make_pod(kube, "own", 100)
     lifted(kube, "own")
     make_pod(kube, "thief", claim=f"own-{own['metadata']['uid']}")
@@ -358,7 +360,7 @@ def test_a_lost_appliance_and_its_return(kube: Kube, running: Operator, nodes: N
     set_pod(kube, "train", phase="Running")
     name = f"train-{made['metadata']['uid']}"
     (pod_name,) = nodes.appliances
-    # Silent: noticed within ten seconds.
+    # The appliance stops answering. The operator detects it within ten seconds.
     nodes.appliances[pod_name].stop()
     before = datetime.datetime.now(datetime.UTC)
     found = has(kube, name, "Lost", "ApplianceLost", 15)
@@ -370,7 +372,7 @@ def test_a_lost_appliance_and_its_return(kube: Kube, running: Operator, nodes: N
     }
     until(lambda: "ApplianceLost" in reasons(kube, "train"), 10, "the reason at the pod")
     pool_is(kube, "NotReady")
-    # Back as another pod, at another address, with the same GPU.
+    # The appliance returns as another pod with another address and the same GPU.
     kube("DELETE", f"/api/v1/namespaces/{SYSTEM}/pods/{pod_name}", {"gracePeriodSeconds": 0})
     has(kube, name, "Allocated", "Allocated")
 
@@ -406,7 +408,7 @@ def test_a_node_that_goes_takes_its_claims_elsewhere(kube: Kube, running: Operat
 
 def test_a_new_image_waits_until_no_claim_is_on_the_appliance(kube: Kube, running: Operator, nodes: Nodes) -> None:
     make_pool(kube)
-    # A claim that no pod uses keeps nothing waiting.
+    # A claim without a pod does not delay the replacement.
     kube("POST", MINE, claim("idle", "default", fraction="0.1"))
     busy = make_pod(kube, "busy", 500)
     lifted(kube, "busy")
@@ -513,7 +515,7 @@ def test_probes_and_metrics_of_leader_and_candidate(
         assert running.metric("remotegpu_claims") == 1
         assert running.metric("remotegpu_claim_allocation_seconds_count") == 1
         assert running.metric("remotegpu_reconcile_errors_total") == 0
-        # A leader that is asked to stop lets go of the Lease: the other need not wait for it to end.
+        # A leader that is asked to stop releases the Lease, so the other process need not wait until it expires.
         assert running.stop() == 0
         until(lambda: second.metric("remotegpu_operator_leader") == 1, 10, "the candidate leads")
         make_pod(kube, "next", 250)
@@ -521,12 +523,12 @@ def test_probes_and_metrics_of_leader_and_candidate(
 
 
 def make_plugin(kube: Kube, node_name: str, ready: bool = True) -> None:
-    """The device plugin's pod on a node, and what the kubelet has written into the node since."""
+    """Creates the device plugin's pod on a node, and writes the plugin's resource into the node as the kubelet does."""
     labels = {"app.kubernetes.io/name": "remotegpu", "app.kubernetes.io/component": "deviceplugin"}
     spec = {"nodeName": node_name, "containers": [{"name": "deviceplugin", "image": "none"}]}
     kube("POST", f"{SYSTEM_PODS}", {"metadata": {"name": f"plugin-{node_name}", "labels": labels}, "spec": spec})
     amounts = {"remotegpu/milli": "2k"}
-    # The API server's own, on every new node; the node controller takes it off.
+    # Removes the taint that the API server adds to every new node, as the node controller does.
     kube.merge(f"/api/v1/nodes/{node_name}", {"spec": {"taints": None}})
     kube.merge(f"/api/v1/nodes/{node_name}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
     set_plugin(kube, node_name, ready)
@@ -549,7 +551,7 @@ def test_a_pod_waits_with_its_share_while_a_node_would_turn_it_away(kube: Kube, 
     has(kube, name, "Allocated", "NoDevicePlugin")
     until(lambda: "NoDevicePlugin" in reasons(kube, "held"), 10, "the reason at the pod")
     assert gated(kube, "held")
-    # A pod for another node need not wait.
+    # A pod that selects another node need not wait.
     elsewhere = gated_pod("elsewhere", "default", 250)
     elsewhere["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-a"}
     kube("POST", f"{TEAM}/pods", elsewhere)
@@ -558,7 +560,7 @@ def test_a_pod_waits_with_its_share_while_a_node_would_turn_it_away(kube: Kube, 
     set_plugin(kube, "node-b", ready=True)
     lifted(kube, "held")
     has(kube, name, "Allocated", "Allocated")
-    # One that is gone altogether, until the kubelet says so.
+    # The device plugin's pod is deleted. New pods wait until the kubelet reports nothing as allocatable.
     kube("DELETE", f"{SYSTEM_PODS}/plugin-node-b", {"gracePeriodSeconds": 0})
     made = make_pod(kube, "late", 250)
     has(kube, f"late-{made['metadata']['uid']}", "Allocated", "NoDevicePlugin")

@@ -1,5 +1,7 @@
-"""The operator killed, stopped and outrun. What is asserted is read from the API server: no GPU is given away twice,
-and nothing is held by what is gone."""
+"""Tests of an operator that is killed, paused or replaced by another one.
+
+They check the API server's objects: no GPU is allocated twice, and no deleted pod or claim has a share.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,10 @@ def phases(kube: Kube) -> list[str]:
 
 
 def test_killed_in_the_middle_of_a_hundred_pods(server: ApiServer, kube: Kube, nodes: Nodes, folder: Path) -> None:
-    """8 GPUs, 100 pods with a tenth each: 80 fit. Killed three times on the way there, and once on the way back."""
+    """Eight GPUs and 100 pods with a tenth each, of which 80 fit.
+
+    The operator is killed three times while the pods start, and once while they end.
+    """
     with operator(server.kubeconfig, folder) as running:
         ready(kube, 2)
 
@@ -88,7 +93,7 @@ def test_killed_in_the_middle_of_a_hundred_pods(server: ApiServer, kube: Kube, n
         until(lambda: len(free_of_gate(kube)) == 80, 20, "80 are let go")
         holders = {each["spec"]["pod"]["name"] for each in kube.items(MINE) if each["status"]["phase"] == "Allocated"}
         assert free_of_gate(kube) == holders
-        # On the way back: the pods end while no operator runs.
+        # All pods end while no operator runs.
         running.kill()
         for pod in pods:
             kube("DELETE", f"{TEAM}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
@@ -115,7 +120,7 @@ def test_a_leader_that_slept_writes_nothing_when_it_wakes(
         other = second if sleeper is first else first
         assert sleeper.writes() > 0
         sleeper.pause()
-        # It would have much to do: claims to place, and a pool that changed.
+        # The paused operator misses many changes: new claims, and a changed pool.
         in_parallel(lambda number: kube("POST", MINE, claim(f"c{number:02}", "default", fraction="0.5")), range(20))
         wanted = ["Allocated Allocated"] * 16 + ["Pending WaitingForCapacity"] * 4
         until(lambda: phases(kube) == wanted, 60, "the other one placed what fits")
@@ -135,7 +140,7 @@ def test_a_leader_that_slept_writes_nothing_when_it_wakes(
 def test_somebody_leads_again_within_20_seconds(
     server: ApiServer, kube: Kube, nodes: Nodes, folder: Path, how: str
 ) -> None:
-    """Two of equal rank: never are both paused for longer, whatever happens to the one that leads."""
+    """A second operator leads within 20 s after the leader was killed, stopped or asked to end."""
     with operator(server.kubeconfig, folder, "first") as first, operator(server.kubeconfig, folder, "second") as second:
         ready(kube, 2)
         until(lambda: first.answers("/healthz") and second.answers("/healthz"), 30, "both serve metrics")
@@ -161,7 +166,7 @@ def test_somebody_leads_again_within_20_seconds(
 
 
 def test_operators_whose_clocks_jump(server: ApiServer, kube: Kube, nodes: Nodes, folder: Path) -> None:
-    """One is ahead, the other behind, then both strobe: the leader stays, no claim and no certificate changes."""
+    """The operators' clocks are wrong, and then jump repeatedly. Leader, claims and certificates stay the same."""
     clocks = [ShiftedClock(folder / name) for name in ("clock-first", "clock-second")]
     with (
         operator(server.kubeconfig, folder, "first", **clocks[0].environment) as first,

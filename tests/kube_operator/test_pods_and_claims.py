@@ -1,4 +1,4 @@
-"""Pure functions, compared as a whole: a pod's request, and the next status of a claim."""
+"""Tests of the pure functions that read a pod's request and build a claim's next status, compared as a whole."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_pod_uses_a_claim_of_its_own_mode(mode: str, offload: bool, refusal: s
 def test_the_forms_in_which_a_pod_asks() -> None:
     assert share(pod(container("1k"))) == {"pool": "default", "count": 1, "fraction": "1"}
     assert share(pod(container("2k"))) == {"pool": "default", "count": 1, "fraction": "2"}
-    # An init container runs before the others, a sidecar alongside them.
+    # An init container runs before the other containers, a sidecar at the same time as them.
     assert share(pod(container("100"), init=[container("300")]))["fraction"] == "0.3"
     assert share(pod(container("100"), init=[container("300", restartPolicy="Always")]))["fraction"] == "0.4"
     notes = {"remotegpu.io/pool": "big", "remotegpu.io/model": "A100", "remotegpu.io/count": "2"}

@@ -1,4 +1,4 @@
-"""Claims whose share is resized, in the operator: the test plays the appliance and sets the lease's size."""
+"""Tests of the operator's part in resizes of claims. The test sets the lease's size that a fake appliance reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINE = CLAIMS.format("team")
 
 @pytest.fixture
 def appliance(server: ApiServer, kube: Kube, folder: Path) -> Iterator[Appliance]:
-    """The appliance of a pool with one GPU of 1 GiB, next to an operator."""
+    """The fake appliance of a pool with one GPU of 1 GiB, and a running operator."""
     kube.namespace("team")
     kube("POST", "/api/v1/nodes", node("node-a", {"gpus": "yes"}))
     with Nodes(kube, subnet=16) as nodes, operator(server.kubeconfig, folder):
@@ -56,7 +56,7 @@ def ask(kube: Kube, name: str, fraction: str) -> None:
 
 
 def say(appliance: Appliance, stored: Object, mib: int, problem: str = "") -> None:
-    """Sets the size of the claim's lease, as the appliance reports it."""
+    """Sets the size of the claim's lease, in MiB, and the problem that the appliance reports."""
     (allocation,) = stored["status"]["allocations"]
     place = pb.Place(gpu=allocation["gpu"], leased_bytes=mib * MIB)
     appliance.leases = [pb.Lease(claim_uid=stored["metadata"]["uid"], places=[place], problem=problem)]
@@ -69,7 +69,7 @@ def test_a_share_grows_and_shrinks_when_its_appliance_has_done_it(kube: Kube, ap
     resizing = becomes(kube, "first", "Resizing")
     assert size(resizing) == (256, 250)
     assert [each["memory"] for each in resizing["status"]["resize"]] == [768 * MIB]
-    # The larger size is reserved for it already.
+    # The larger size is already reserved for the claim.
     kube("POST", MINE, claim("second", "default", fraction="0.5"))
     becomes(kube, "second", "WaitingForCapacity", "Pending")
     say(appliance, stored, 768)

@@ -1,4 +1,4 @@
-"""How appliances and pools stand, and which appliance is replaced next."""
+"""Tests of the statuses of appliances and pools, and of the choice of the next appliance to replace."""
 
 from __future__ import annotations
 

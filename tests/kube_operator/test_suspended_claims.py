@@ -1,4 +1,4 @@
-"""spec.suspend of a claim, in the operator: the test plays the appliance and reports the lease's state."""
+"""Tests of the operator's part in `spec.suspend`. The test sets the lease's state that a fake appliance reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEPT = 3 * MIB
 
 @pytest.fixture
 def appliance(server: ApiServer, kube: Kube, folder: Path) -> Iterator[Appliance]:
-    """The appliance of a pool with one GPU of 1 GiB, next to an operator."""
+    """The fake appliance of a pool with one GPU of 1 GiB, and a running operator."""
     kube.namespace("team")
     kube("POST", "/api/v1/nodes", node("node-a", {"gpus": "yes"}))
     with Nodes(kube, subnet=12) as nodes, operator(server.kubeconfig, folder):
@@ -52,7 +52,7 @@ def suspend(kube: Kube, name: str, *, on: bool = True) -> None:
 
 
 def say(appliance: Appliance, stored: Object, *, kept: int = KEPT, problem: str = "") -> None:
-    """Sets the appliance's report of the claim's lease from now on."""
+    """Sets the report of the claim's lease: suspended with `kept` bytes in the driver, or with a problem."""
     (allocation,) = stored["status"]["allocations"]
     lease = pb.Lease(claim_uid=stored["metadata"]["uid"], problem=problem)
     if not problem:
@@ -75,7 +75,7 @@ def test_a_suspended_claims_share_is_for_others(kube: Kube, appliance: Appliance
     assert status["allocations"] == [{**whole, "memory": KEPT, "milli": 0}]
     assert (status["milli"], status["memory"]) == (0, "3Mi")
     becomes(kube, "second", "Allocated", "Allocated")
-    # It waits for its own GPU, and is served before later claims.
+    # The resumed claim waits for its own GPU, and is served before later claims.
     suspend(kube, "first", on=False)
     message = becomes(kube, "first", "Suspended", "WaitingForCapacity")["status"]["message"]
     assert "where its programs wait" in message

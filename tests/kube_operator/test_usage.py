@@ -1,4 +1,4 @@
-"""The operator's records of usage, against the test's own observations and actions at the API server."""
+"""Tests that compare the operator's usage record with the test's own observations of the API server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TEAM = "team"
 MINE = CLAIMS.format(TEAM)
 KILLS = 20
 CONFIG_MAPS = f"/api/v1/namespaces/{SYSTEM}/configmaps"
-# The API server's stamps have whole seconds, and the news of a deletion takes a moment.
+# In seconds: the API server's times are whole seconds, and the report of a deletion arrives a moment later.
 TOLERANCE = 2
 
 
@@ -52,7 +52,7 @@ def recorded(kube: Kube) -> Record:
 
 @dataclass
 class Ledger:
-    """When the claims' shares began, by their statuses, and when the test deleted the claims."""
+    """The times at which the shares of claims began, from their statuses, and at which the test deleted the claims."""
 
     began: dict[str, int] = field(default_factory=dict)
     deleted: dict[str, float] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Ledger:
 
 @pytest.mark.timeout(900)
 def test_a_killed_operator_misses_nothing_or_names_the_gap(server: ApiServer, kube: Kube, folder: Path) -> None:
-    """20 times, at random moments, while claims come and go, some of them while no operator runs."""
+    """The operator is killed 20 times at random moments. Claims come and go, some of them while no operator runs."""
     seed = random.randrange(1 << 32)
     dice, ledger = random.Random(seed), Ledger()
     print(f"seed {seed}")
@@ -118,7 +118,7 @@ def _tenant(kube: Kube, ledger: Ledger, number: int, dice: random.Random) -> Non
 
 
 def _delete(kube: Kube, ledger: Ledger, path: str) -> None:
-    """Deletes the claim in exactly the state that the ledger knows."""
+    """Deletes the claim in exactly the state that `ledger` has noted."""
     while True:
         last = kube.get(path)
         ledger.note(last)
@@ -148,14 +148,14 @@ def _compare(ledger: Ledger, record: Record, away: list[tuple[float, float]]) ->
             gaps += 1
             died, back = min(away, key=lambda each: abs((each[0] + each[1]) / 2 - truth))
             assert died - TOLERANCE <= truth <= back + 10, "it went while an operator looked"
-    # A share that was never stored in a status has no certain time.
+    # A share that was never stored in a status counts only as uncertain time.
     for uid in found.keys() - ledger.began.keys():
         assert all(holding.end == holding.start for holding in found[uid]), found[uid]
     print(f"{len(ledger.began)} claims, of which {gaps} went while nobody looked")
     assert len(ledger.began) >= KILLS and gaps > 0
 
 
-# Figures, idle claims and the audit log, of a scene with one appliance.
+# Tests of figures, idle claims and the audit log, with one appliance.
 
 PRICE = {"prices": [{"model": "software", "gpuHour": "3600"}]}
 LEAST = 3  # seconds
@@ -257,9 +257,9 @@ def test_who_uses_nothing_is_told_and_released_where_the_pool_says_so(scene: Sce
     def idle() -> set[str]:
         return {each["claim"] for each in scene.usage("--idle", f"{LEAST}s")}
 
-    # The beginning of a session is recorded some seconds later.
+    # The start of a session is recorded some seconds later.
     until(lambda: idle() == {"saved", "unused"}, 60, "two are idle")
-    # The pool's spec does not mention idle claims yet.
+    # The pool has no rule for idle claims yet.
     assert "Idle" not in scene.events("unused")
     kube.merge(f"{POOLS}/default", {"spec": {"idle": {"after": f"{LEAST}s", "action": "Release", "grace": "10s"}}})
     until(lambda: "Idle" in scene.events("saved"), 30, "it is warned")
@@ -310,13 +310,13 @@ def test_every_decision_is_a_line_that_says_who_and_why(scene: Scene, kube: Kube
     )
     (refused,) = [each for each in lines if each["audit"] == "refused"]
     assert (refused["claim"], refused["reason"]) == ("waits", "WaitingForCapacity")
-    # The memory that a suspended claim keeps is no part of a GPU any more.
+    # A suspended claim keeps some memory, but no thousandths of a GPU.
     until(lambda: any(not each.shares[0].milli for each in recorded(kube).open()), 30, "it holds nothing of the GPU")
 
 
 @pytest.mark.timeout(120)
 def test_only_who_is_bound_to_the_charts_role_reads_the_record(scene: Scene, kube: Kube, tmp_path: Path) -> None:
-    """Others get one line that says what to do."""
+    """Other users get one line that says what to do."""
     scene.make("theirs")
     until(lambda: len(recorded(kube).open()) == 1, 30, "it is recorded")
     theirs = scene.server.kubeconfig_of(TEAM, "auditor")
@@ -331,7 +331,7 @@ def test_only_who_is_bound_to_the_charts_role_reads_the_record(scene: Scene, kub
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "remotegpu-usage"},
         "subjects": [{"kind": "ServiceAccount", "name": "auditor", "namespace": TEAM}],
     })  # fmt: skip
-    # The API server takes a role into account some moments after it was written.
+    # A new role takes effect on the API server after some moments.
     until(lambda: TEAM in scene.run(kubeconfig=theirs).stdout, 30, "they see it")
     # Without the right to read pools there are no costs.
     assert "no costs, because pools cannot be read" in scene.run(kubeconfig=theirs).stderr

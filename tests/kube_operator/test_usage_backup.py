@@ -1,4 +1,4 @@
-"""The commands by which docs/operations.md backs up and restores the record of usage, while an operator writes it."""
+"""Tests of the commands in docs/operations.md that back up and restore the usage record while an operator writes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG_MAPS = f"/api/v1/namespaces/{SYSTEM}/configmaps"
 
 
 def documented(verb: str) -> list[str]:
-    """The arguments of the documented command about ConfigMaps with this verb."""
+    """Returns the arguments of the documented kubectl command for ConfigMaps with this verb."""
     section = (ROOT / "docs/operations.md").read_text().partition("## Back up and restore")[2].partition("\n## ")[0]
     lines = [line.strip().partition(" > ")[0] for line in section.splitlines() if f"    kubectl {verb}" in line]
     (only,) = [line for line in lines if "usage" in line]
@@ -40,7 +40,7 @@ def ended(record: Record) -> list[int]:
 
 
 def sums(record: Record, until: int) -> usage.Amounts:
-    """The sums without the claims that came and went within one second."""
+    """Returns the sums without claims that existed for less than a second."""
     return {who: amount for who, amount in usage.amounts(record, 0, until).items() if amount != usage.Amount()}
 
 
@@ -77,7 +77,7 @@ def test_a_copy_is_of_one_moment_and_is_restored(server: ApiServer, kube: Kube, 
             tenants = [pool_of.submit(tenant, kube, number, stop) for number in range(4)]
 
             def copy_of_the_middle() -> Record | None:
-                """Returns a copy made when some claims had ended and others had a share; None before that."""
+                """Returns a backup with some ended holdings and some open ones; None while there are not both."""
                 copied.write_text(server.kubectl(*documented("get")).stdout)
                 record = usage.read(yaml.safe_load(copied.read_text())["items"])
                 return record if min(ended(record), default=record.until) < record.until and record.open() else None
@@ -93,7 +93,7 @@ def test_a_copy_is_of_one_moment_and_is_restored(server: ApiServer, kube: Kube, 
         last = usage.read(kept(kube))
         journals = {each["metadata"]["name"]: each["data"] for each in kept(kube)}
 
-        # An entry that came meanwhile is in the copy whole, or not at all.
+        # An entry that was written during the backup is in it completely, or not at all.
         assert not copy.problems
         for each in yaml.safe_load(copied.read_text())["items"]:
             if each["metadata"]["labels"][usage.USAGE_LABEL] == usage.JOURNAL:
@@ -107,7 +107,7 @@ def test_a_copy_is_of_one_moment_and_is_restored(server: ApiServer, kube: Kube, 
         assert of_everybody(server) == before
         assert before.count("\n") > len(ended(copy))
 
-        # An operator continues with the older copy: claims that are gone by now ended at a time that it names.
+        # An operator continues with the older backup, and records an end for the claims that are gone.
         restore(server, copied)
         with operator(server.kubeconfig, folder, "operator-1"):
             until(lambda: not usage.read(kept(kube)).open(), 60, "the record has an end for each")

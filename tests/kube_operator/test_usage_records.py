@@ -1,4 +1,4 @@
-"""Records of usage: sums against counting second by second, and journals that become sums of days."""
+"""Tests of usage records: sums compared with counting each second, and the conversion of journals to daily sums."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from remotegpu_operator.cluster.kube import ApiError
 from remotegpu_operator.usage import journal
 from remotegpu_operator.usage.journal import FullError, Journal, Retention
 
-# Noon of a day, so that a holding of a minute may reach midnight.
+# Noon of a day, in seconds since 1970.
 NOON = usage.start_of(datetime.date(2026, 11, 27)) + 43_200
 MIDNIGHT = NOON + 43_200
 
@@ -84,7 +84,7 @@ def test_a_line_says_all_of_a_holding(holding: Holding) -> None:
 def test_what_is_held_counts_as_far_as_is_known() -> None:
     record = record_of([held()], until=NOON + 100)
     assert sum(usage.amounts(record, 0, NOON * 2).values(), Amount()).milli == 25_000
-    # Before anything is known of it, nothing.
+    # The record is complete only until before the start of the holding, so nothing counts.
     record.until = NOON - 5
     assert sum(usage.amounts(record, 0, NOON * 2).values(), Amount()).milli == 0
 
@@ -116,7 +116,7 @@ def test_what_ended_before_is_not_there_at_all() -> None:
 def test_a_day_that_is_kept_as_a_sum_is_once_in_a_history() -> None:
     who = ("team", "", "default", "A100", "")
     day = datetime.date(2026, 11, 27)
-    # One line of the journal whose sums are in the day is still there.
+    # The record still has a line of a journal that the day's sums already contain.
     record = Record(0, {("a", NOON): held(end=NOON + 60)}, {("a", NOON): 3}, {day: Day(3, {who: Amount(70, 60, 50)})})
     edges = [NOON - 3600, NOON, NOON + 3600, MIDNIGHT + 3600]
     assert history(record, edges) == [{who: Amount(70, 60, 50)}, {}, {}]
@@ -181,7 +181,7 @@ def test_a_journal_is_as_large_as_is_said_and_all_is_read_again(monkeypatch: pyt
         await made.append(wanted[:60])
         for each in wanted[60:80]:
             await made.append([each])
-        # Another process never writes into a journal that this one has begun.
+        # Another process creates a journal of its own.
         before = set(api.kept)
         other = await _load(api)
         await other.append(wanted[80:])
@@ -198,7 +198,7 @@ def test_a_journal_is_as_large_as_is_said_and_all_is_read_again(monkeypatch: pyt
 def test_days_have_the_sums_of_their_journals_also_after_a_failure_at_any_call(
     holdings: list[Holding], fails_at: int
 ) -> None:
-    """Open holdings stay; the sums are the same before, during and after the fold."""
+    """The sums are the same before, during and after the conversion to daily sums. Open holdings stay in a journal."""
     open_one = held("open", NOON)
 
     async def scene() -> tuple[usage.Amounts, usage.Amounts, usage.Amounts, Record]:
@@ -227,12 +227,12 @@ def test_days_have_the_sums_of_their_journals_also_after_a_failure_at_any_call(
     last = ("team", "", "default", "A100", "")
     assert after == before | {last: before.get(last, Amount()) + Amount(250, 0, 1000, 0)}
     assert [each.uid for each in record.open()] == ["open"]
-    # For ended holdings only the newest journal distinguishes claims.
+    # Of ended holdings, only those in the newest journal still have their claim.
     assert {each.uid for each in record.holdings.values() if each.end is not None} <= {"last"}
 
 
 def _all(record: Record) -> usage.Amounts:
-    """The sums over all claims, since days do not distinguish them."""
+    """Returns the sums over all claims, because daily sums do not distinguish claims."""
     found: usage.Amounts = {}
     for who, amount in usage.amounts(record, 0, MIDNIGHT * 2).items():
         without = (*who[:4], "")
@@ -255,10 +255,10 @@ def test_days_too_old_are_deleted() -> None:
 
 
 def test_what_somebody_else_wrote_ends_no_operator() -> None:
-    """ConfigMaps with names and contents that none of ours has."""
+    """The operator ignores ConfigMaps with names and contents that it would not write."""
     labels = {name: {usage.USAGE_LABEL: name} for name in (usage.JOURNAL, usage.DAY)}
     day = usage.day_name(usage.date_at(NOON))
-    # After the last one no name could follow that an API server takes.
+    # The last name is so long that the name of a next journal would be invalid.
     of_ours = usage.journal_name(0)[:-8]
     odd = ["x", f"{of_ours}5", f"x{usage.journal_name(7)}", of_ours + "9" * (253 - len(of_ours))]
 
@@ -283,7 +283,7 @@ def test_what_somebody_else_wrote_ends_no_operator() -> None:
 
 @pytest.mark.parametrize("fails_at", range(-1, 14))
 def test_what_a_later_release_wrote_is_kept(fails_at: int) -> None:
-    """After a rollback: sums and lines that this release cannot read, whichever call fails."""
+    """After a rollback, sums and lines that this release cannot read are copied, even if a call fails."""
     rows = '["team", "", "default", "A100", 1, 2, 3, 4, 5]'
     line = '{"uid": "later", "start": {"seconds": 5}, "shares": []}\n'
     kept: list[dict[str, str]] = []
@@ -333,7 +333,7 @@ def test_a_journal_with_the_last_number_is_refused_and_lasts() -> None:
     asyncio.run(scene())
 
 
-# What the command line makes of it.
+# Tests of the sums that the command line prints.
 
 
 def test_costs_are_those_of_the_first_price_that_fits() -> None:
@@ -346,7 +346,7 @@ def test_costs_are_those_of_the_first_price_that_fits() -> None:
     made = {row.by["namespace"]: row for row in rows(found, ["namespace"], prices)}
     assert (made["x"].cost, made["y"].cost, made["z"].cost) == (2.5, 4.5, None)
     assert (made["x"].gpu_seconds, made["x"].used_gpu_seconds) == (3600, 1800)
-    # A sum has no price if a part of it has none.
+    # A sum has no cost if a part of it has no price.
     (together,) = rows(found, ["model"], prices)[:1]
     assert [row.cost for row in rows(found, ["model"], prices)] == [4.5, None], together
 

@@ -1,4 +1,4 @@
-"""Records of an operator that ends at the worst moment: between the record, the claim's status and its end."""
+"""Tests of the usage record when an operator is killed between writing the record and the claim's status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stamp(seconds: int) -> str:
 
 
 def having(milli: int, since: int, phase: Phase = Phase.ALLOCATED) -> ClaimStatus:
-    """A status as the operator would store it."""
+    """Builds a claim's status with a share of `milli` since a time; `milli` 0 means no share."""
     allocations = (Allocation("a", "node", "GPU-1", "A100", milli * 1000, milli),) if milli else ()
     state = "True" if milli else "False"
     condition = Condition("Allocated", state, Reason.ALLOCATED, "", stamp(since))  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def stored(status: ClaimStatus) -> GPUClaim:
 
 @dataclass
 class Scene:
-    """One operator after the other, with a clock that a test sets."""
+    """A sequence of operators, with a fake API server and a clock that the test sets."""
 
     api: ConfigMaps = field(default_factory=ConfigMaps)
     now: int = START
@@ -50,7 +50,7 @@ class Scene:
 
     @contextlib.asynccontextmanager
     async def operator(self) -> AsyncIterator[Usage]:
-        """Leaving it is a SIGKILL: what is not in the API server is lost."""
+        """Runs an operator. The end of the block acts as a SIGKILL: unwritten state is lost."""
         journal = Journal(self.api, "system", Retention())  # type: ignore[arg-type]
         made = Usage(journal, lambda claim: "somebody", clock=lambda: self.now)
         running = asyncio.create_task(made.run())
@@ -77,13 +77,13 @@ class Scene:
 
 
 def scene(work: Callable[[Scene], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Runs the test with a scene of its own: pytest's own mechanism would need a fixture."""
+    """Decorates an async test: runs it in an event loop with a new scene."""
     return lambda: asyncio.run(work(Scene()))
 
 
 @scene
 async def test_killed_before_the_status(it: Scene) -> None:
-    """The share was recorded and never given: no claim had it."""
+    """The share was recorded but never stored in the claim's status, so the record must drop it."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
         assert [each.start for each in it.holdings()] == [START]
@@ -94,7 +94,7 @@ async def test_killed_before_the_status(it: Scene) -> None:
 
 @scene
 async def test_killed_behind_the_status(it: Scene) -> None:
-    """The claim came and went, and no operator saw the share in its status: the record names the unknown time."""
+    """The claim ended before an operator saw the share in its status. The record has the uncertain time."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
     it.claims.clear()
@@ -120,7 +120,7 @@ async def test_killed_behind_the_status_and_it_stays(it: Scene) -> None:
 
 @scene
 async def test_deleted_while_nobody_looks(it: Scene) -> None:
-    """It counts until the last moment for which all is known; the rest is the gap."""
+    """The share counts until the time up to which the record is complete. The rest is uncertain time."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
         first.observe(stored(having(250, START)))
@@ -137,7 +137,7 @@ async def test_deleted_while_nobody_looks(it: Scene) -> None:
 
 @scene
 async def test_statuses_that_somebody_emptied(it: Scene) -> None:
-    """The chart's removal empties statuses: that does not mean that a share was never stored."""
+    """An uninstall clears the claims' statuses. The shares before it must still count."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
         first.observe(stored(having(250, START)))
@@ -150,7 +150,7 @@ async def test_statuses_that_somebody_emptied(it: Scene) -> None:
 
 @scene
 async def test_another_share_by_an_operator_that_records_nothing(it: Scene) -> None:
-    """An operator of the previous release took the share back and gave another: those are two holdings, not one."""
+    """An operator of a release without records ended the share and allocated another one: these are two holdings."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
         first.observe(stored(having(250, START)))
@@ -167,7 +167,7 @@ async def test_another_share_by_an_operator_that_records_nothing(it: Scene) -> N
 
 @scene
 async def test_taken_back_behind_the_record(it: Scene) -> None:
-    """The operator took the share back and was killed before it recorded that: the status says when."""
+    """The operator ended the share and was killed before it recorded the end. The status has the time."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
         first.observe(stored(having(250, START)))
@@ -180,7 +180,7 @@ async def test_taken_back_behind_the_record(it: Scene) -> None:
 
 @scene
 async def test_killed_in_the_middle_of_a_resize(it: Scene) -> None:
-    """A resize that was not stored did not happen, and the old share continues without a gap."""
+    """A resize that was not stored has no effect: the old share continues without a gap."""
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
         first.observe(stored(having(250, START)))
@@ -203,7 +203,7 @@ async def test_a_resize_counts_each_size(it: Scene) -> None:
         only.observe(stored(having(250, START)))
         it.now += 10
         await only.announce(stored(having(250, START)), having(500, START))
-        # Older news, which come late.
+        # Two late reports of earlier states.
         only.observe(stored(having(250, START)))
         only.observe(stored(having(500, START)))
         it.now += 7
@@ -225,7 +225,7 @@ async def test_refused_by_the_api_server(it: Scene) -> None:
 
 @scene
 async def test_what_nobody_recorded(it: Scene) -> None:
-    """Claims of an operator from before the record existed count from the time in their status."""
+    """Claims from before the first record count from the time in their status."""
     it.claims[PENDING.uid] = stored(having(250, START - 3600))
     async with it.operator() as only:
         await it.recorded(lambda found: [each.start for each in found] == [START - 3600])
@@ -236,7 +236,7 @@ async def test_what_nobody_recorded(it: Scene) -> None:
 
 @scene
 async def test_the_api_server_takes_no_record(it: Scene) -> None:
-    """A share waits for two seconds at most, and is recorded when that is possible again."""
+    """An allocation waits for the record for at most two seconds. The share is recorded when writes work again."""
     async with it.operator() as only:
         began = time.monotonic()
         it.api.fails_from = it.api.calls
@@ -250,7 +250,7 @@ async def test_the_api_server_takes_no_record(it: Scene) -> None:
 
 @scene
 async def test_sessions(it: Scene) -> None:
-    """On any of its appliances. A claim in use when the operator ended does not count as in use since then."""
+    """A session on any appliance counts as use. After the end of an operator a claim does not count as in use."""
     usage_seconds = 30
     async with it.operator() as first:
         await first.announce(PENDING, having(250, START))
@@ -269,7 +269,7 @@ async def test_sessions(it: Scene) -> None:
     async with it.operator() as second:
         held = second._held[PENDING.uid]
         assert held.in_use_since is None
-        # No claim counts as idle before its appliance has reported.
+        # A claim does not count as idle before its appliance has reported.
         claim = it.claims[PENDING.uid]
         it.now += 300
         assert second.unused(claim) == 0
@@ -285,7 +285,7 @@ async def test_sessions(it: Scene) -> None:
 
 @scene
 async def test_a_share_that_was_perhaps_never_stored_has_no_time_that_is_certain(it: Scene) -> None:
-    """The API server did not answer, and then the claim is given another share."""
+    """The API server did not answer, and then the claim gets another share."""
     async with it.operator() as only:
         await only.announce(PENDING, having(250, START))
         it.now += 10

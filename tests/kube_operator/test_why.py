@@ -1,4 +1,4 @@
-"""`remotegpu why` with a real operator: the predicted effect of an action comes when it is done."""
+"""Tests of `remotegpu why` with a real operator: an action has the effect that the command predicted."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def it_runs(lab: Lab) -> None:
 def the_queue(lab: Lab) -> None:
     large, small = lab.why("large"), lab.why("small")
     assert (large.position, large.ahead) == (1, ())
-    # Although half of a GPU is free: no claim overtakes.
+    # Half of a GPU is free, but the earlier claim has reserved it.
     assert (small.position, small.ahead) == (2, (f"{SPACE}/large",))
     told = lab.command("small", "--claim").stdout
     assert f"place 2 of pool default, behind {SPACE}/large" in told

@@ -1,4 +1,4 @@
-"""The queue of work: nothing is lost, and nothing is worked on twice at a time."""
+"""Tests of the work queue: no key is lost, and no two tasks work on the same key at a time."""
 
 from __future__ import annotations
 

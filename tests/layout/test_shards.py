@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from support import shards
-from support.shards import CORE, ByHand, Shard, ShardError, Table
+from support.shards import API, CORE, ByHand, Pass, Shard, ShardError, Table
 
 ROOT = shards.ROOT
 TABLE = shards.load()
-PARTS = {CORE, *(shard.name for shard in TABLE.shards)}
+PARTS = {CORE, API, *(shard.name for shard in TABLE.shards)}
 TORCH = {"torch-a", "torch-b"}
 # Tests that are collected only where torch is installed.
 TORCH_FILES = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "offload" / "tests" / "torch").glob("test_*.py"))
@@ -57,14 +57,14 @@ def test_every_test_is_run_by_a_part_that_can_run_it(collected: dict[str, list[s
     nowhere = [
         test
         for test, marks in collected.items()
-        if ("frameworks" in marks) != (TABLE.part_of(test) in TORCH) and not by_hand & set(marks)
+        if ("frameworks" in marks) != (TABLE.part_of(test, marks) in TORCH) and not by_hand & set(marks)
     ]
     assert nowhere == []
     for shard in TABLE.shards:
         own = {test for test in collected if TABLE.part_of(test) == shard.name}
         if shard.mark:
             assert own == {test for test, marks in collected.items() if shard.mark in marks}
-    assert {TABLE.part_of(test) for test in collected} | TORCH == PARTS
+    assert {TABLE.part_of(test, marks) for test, marks in collected.items()} | TORCH == PARTS
     # An entry is a process, and torch keeps a device for good: each file is an entry.
     entries = {entry: part for entry, part in TABLE.entries() if part in TORCH}
     assert [file for file in TORCH_FILES if file not in entries] == []
@@ -106,11 +106,25 @@ def test_what_forces_a_shard_exists() -> None:
     assert [path for each in TABLE.shards for path in each.forced_by if not (ROOT / path).exists()] == []
 
 
+def test_each_product_file_forces_a_shard() -> None:
+    product = ("operator", "deviceplugin", "remoting", "offload/remotegpu_offload", "charts", "crds", "Dockerfile")
+    files = shards.git("ls-files", *product).splitlines()
+    assert len(files) > 1000
+    assert [file for file in files if not any(TABLE.forced(shard, [file]) for shard in TABLE.in_turn())] == []
+
+
+def test_passes_are_of_commits_that_the_history_has() -> None:
+    for name, last in shards.load_passes(TABLE).items():
+        if shards.git("rev-parse", "--is-shallow-repository") == "false":
+            assert shards.git("cat-file", "-t", last.commit) == "commit", name
+
+
 def test_pytest_takes_the_parts_from_the_table() -> None:
-    every = listed("tests/remoting/test_faults.py", "tests/cli/test_run.py")
-    taken = {part: set(listed("--part", part, *{test.split("::")[0] for test in every})) for part in (CORE, "survival")}
-    for part, tests in taken.items():
-        assert tests == {test for test in every if TABLE.part_of(test) == part} != set()
+    every = listed("tests/remoting/test_faults.py", "tests/cli/test_run.py", "tests/webhook/test_pods.py")
+    files = {test.split("::")[0] for test in every}
+    for part in (CORE, API, "survival"):
+        asked = set(listed("--part", part, *files))
+        assert asked == {test for test, marks in every.items() if TABLE.part_of(test, marks) == part} != set()
 
 
 @pytest.mark.parametrize("shard", TABLE.shards, ids=lambda shard: shard.name)
@@ -120,15 +134,17 @@ def test_a_shard_has_a_command_of_its_own(shard: Shard) -> None:
     assert f"-m pytest {marks}--part {shard.name}" in ran
 
 
-def test_make_test_runs_core_and_make_test_all_everything() -> None:
+def test_make_test_runs_core_make_test_longer_the_rest_and_make_test_all_everything() -> None:
     core = commands("test")
-    assert "-m pytest --part core -n 2 " in core
-    in_process = re.findall(r"for files in (.+); do", core)
+    assert "-m pytest --part core -n 2 " in core and "cargo test" in core and "clippy" in core
+    assert not any(other in core for other in ("frameworks", "--part api", "cluster programs", "e2e"))
+    longer = commands("test-longer")
+    assert "-m pytest --part api -n 2 " in longer and "cluster programs" in longer and "remoting/fuzz" in longer
+    in_process = re.findall(r"for files in (.+); do", longer)
     files = {f"offload/tests/torch/test_{name}.py" for group in shlex.split(in_process[0]) for name in group.split()}
     assert files == {entry.partition("::")[0] for entry in TABLE.core} & set(TORCH_FILES)
     # Files of one test each, which the shard has: the demo takes over a minute, the other is about files.
     assert set(TORCH_FILES) - files == {f"offload/tests/torch/test_{name}.py" for name in ("demo", "parquet")}
-    assert "cargo test" in core and "remoting/fuzz" in core and "clippy" in core
     assert "-m pytest -m e2e e2e --part core --part" in commands("test-e2e")
     every = commands("test-all")
     for options in ("", " -m e2e e2e", " -m frameworks tests/frameworks_torch", " -m thorough"):
@@ -158,9 +174,10 @@ def test_what_is_alike_up_to_its_last_hyphen_stays_in_one_process(tmp_path: Path
     assert len(set.union(*workers.values())) == 2
 
 
-def test_ci_runs_both() -> None:
+def test_ci_runs_all_three() -> None:
     script = (ROOT / ".ci" / "run").read_text()
-    assert "make test || status" in script and "make test-e2e >" in script and "--left-out" in script
+    assert "make test || status" in script and "make test-longer || status" in script
+    assert "make test-e2e >" in script and "--left-out" in script
 
 
 SHARDS = (
@@ -190,22 +207,41 @@ def test_the_longest_entry_decides(test: str, part: str) -> None:
     assert SMALL.part_of(test) == part
 
 
-def test_the_hash_chooses_unless_a_change_forces() -> None:
-    def chosen(tree: int, *changed: str, asked: str = "") -> str | None:
-        turn = shards.choose(SMALL, f"{tree:040x}", list(changed), asked)
-        return turn.shard.name if turn.shard else None
+PASSES = {"one": Pass("c1", "2026-11-03"), "two": Pass("c2", "2026-11-02"), "three": Pass("c3", "2026-11-01")}
 
-    assert [chosen(tree) for tree in range(4)] == ["one", "two", "three", "one"]
-    assert [chosen(tree, "src/two/deep/file.rs") for tree in range(2)] == ["two", "two"]
-    assert [chosen(tree, "src/two.rs", "one.py") for tree in range(2)] == ["two", "two"]
-    assert [chosen(tree, "src/one/x", "src/two/x") for tree in range(2)] == ["one", "two"]
-    assert [chosen(tree, "src/onerous", "README.md") for tree in range(2)] == ["one", "two"]
-    assert [chosen(tree, "b/y.py") for tree in range(2)] == ["two", "two"], "a change of its own tests"
-    assert [chosen(tree, "src/four/x", "d/y.py") for tree in range(4)] == ["one", "two", "three", "one"], "by hand"
+
+def chosen(passes: dict[str, Pass], *changed: str, asked: str = "") -> str | None:
+    turn = shards.choose(SMALL, passes, list(changed), asked)
+    return turn.shard.name if turn.shard else None
+
+
+@pytest.mark.parametrize(
+    ("changed", "shard"),
+    [
+        ([], "three"),
+        (["src/two/deep/file.rs"], "two"),
+        (["src/two.rs", "one.py"], "two"),
+        (["src/one/x", "src/two/x"], "two"),
+        (["src/one/x"], "one"),
+        (["src/onerous", "README.md"], "three"),
+        (["b/y.py"], "two"),
+        (["src/four/x", "d/y.py"], "three"),
+    ],
+)
+def test_the_forced_shard_that_passed_longest_ago_has_its_turn(changed: list[str], shard: str) -> None:
+    assert chosen(PASSES, *changed) == shard
+
+
+def test_a_shard_that_never_passed_comes_first() -> None:
+    assert chosen({"two": PASSES["two"]}, "src/one/x", "src/two/x") == "one"
+    assert chosen({"three": PASSES["three"]}) == "one"
+
+
+def test_a_shard_that_is_asked_for_has_its_turn() -> None:
     asked = ("2", "three", "4", "four", "none")
-    assert [chosen(0, asked=each) for each in asked] == ["two", "three", "four", "four", None]
+    assert [chosen(PASSES, asked=each) for each in asked] == ["two", "three", "four", "four", None]
     with pytest.raises(ShardError, match="5"):
-        chosen(0, asked="5")
+        chosen(PASSES, asked="5")
 
 
 def test_a_shard_by_hand_says_why_where_it_is_left_out() -> None:
@@ -255,6 +291,21 @@ def test_a_session_s_commits_are_what_changed(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     repository("clone", "--quiet", "--depth=1", f"file://{tmp_path}", str(clone))
     assert set(shards.changed_files(shards.tree_hash(clone), clone)) == {"a", "b", "c", "d"}
+
+
+def test_a_shard_is_due_once_what_it_guards_has_changed(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    (tmp_path / "src").mkdir()
+    first = repository.commit("src/one", hour=0)
+    second = repository.commit("one.py", hour=1)
+    passes = {"one": Pass(first, "2026-11-01"), "two": Pass(first, "2026-11-01"), "three": Pass(first, "2026-11-01")}
+
+    def names_due() -> list[str]:
+        return [each.name for each in shards.due(SMALL, passes, shards.tree_hash(tmp_path), tmp_path)]
+
+    assert names_due() == ["two", "four"], "one.py is two's, and four never passed"
+    passes["two"] = Pass(second, "2026-11-02")
+    assert names_due() == ["four"]
 
 
 def test_a_branch_s_commits_are_what_changed_however_old(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""Objects that a CRD's schema allows, for property-based tests. Objects that only its CEL rules refuse are included,
-since an older version's rules may have allowed them.
+"""Generates objects that a CRD's schema allows, for property-based tests.
+
+It also generates objects that only the CEL rules of the CRD refuse, since an older version may have accepted them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from support.crds import schema
 
 Json = Any
-# Besides any text: commands to a terminal, texts that look like a quantity or a time, and others.
+# Any text, and difficult ones: terminal commands, texts that look like a quantity or a time, and others.
 TEXTS = st.one_of(
     st.text(max_size=12),
     st.sampled_from(
@@ -20,7 +21,7 @@ TEXTS = st.one_of(
 
 
 def values(of: dict[str, Any]) -> st.SearchStrategy[Json]:
-    """Values that a part of a schema allows."""
+    """Returns a strategy for the values that a part of a schema allows."""
     if "enum" in of:
         return st.sampled_from(of["enum"])
     if of.get("x-kubernetes-int-or-string"):
@@ -44,7 +45,7 @@ def values(of: dict[str, Any]) -> st.SearchStrategy[Json]:
 def _objects(of: dict[str, Any]) -> st.SearchStrategy[Json]:
     known = {name: values(each) for name, each in of.get("properties", {}).items()}
     required = {name: known.pop(name) for name in of.get("required", ()) if name in known}
-    # A field with a default has a value in storage.
+    # A stored object always has the fields with a default.
     defaults = {name: known.pop(name) for name in list(known) if "default" in of["properties"][name]}
     if not known and not required and not defaults:
         more = of.get("additionalProperties")
@@ -60,7 +61,7 @@ def _strings(of: dict[str, Any]) -> st.SearchStrategy[str]:
 
 
 def objects(kind: str, *, namespaced: bool) -> st.SearchStrategy[dict[str, Any]]:
-    """Whole objects; their names are valid for the API server."""
+    """Returns a strategy for whole objects, with names that the API server accepts."""
     names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
     metadata = {
         "name": names,

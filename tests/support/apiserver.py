@@ -1,7 +1,7 @@
-"""A real API server and its etcd, alone on loopback: for tests of CRDs, admission and the operator's logic.
+"""Runs a real API server and its etcd on loopback, for tests of CRDs, admission and the operator's logic.
 
 There are no controllers, no scheduler and no nodes: a pod stays as it was written, and a deleted namespace stays
-Terminating. Pods need no ServiceAccount object, for nothing makes the default ones.
+Terminating. Pods need no ServiceAccount object, since no controller creates the default ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STOP_SECONDS = 20
 
 
 def _missing(version: str = "1.34") -> str:
-    """Says what this machine lacks to start one; empty if nothing is missing."""
+    """Returns the program that is missing to start an API server; empty if none is missing."""
     if shutil.which("etcd") is None:
         return "etcd is not installed; `make cluster-programs` installs it where it is run by root"
     if not (PROGRAMS / VERSIONS[version]).exists():
@@ -47,7 +47,7 @@ class ApiServer:
     def kubectl(
         self, *arguments: str, stdin: str | None = None, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """Runs kubectl as the administrator. Without `check` a refusal is returned, with its sentence in `stderr`."""
+        """Runs kubectl as the administrator. Without `check`, returns a failed result too; `stderr` has its error."""
         result = subprocess.run(
             [PROGRAMS / "kubectl", f"--kubeconfig={self.kubeconfig}", *arguments],
             capture_output=True,
@@ -62,7 +62,7 @@ class ApiServer:
         self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(content))
 
     def token(self, namespace: str, account: str, audience: str = "", pod: tuple[str, str] | None = None) -> str:
-        """A token of a service account that exists, bound to a pod's name and uid where they are given."""
+        """Returns a token of an existing service account, bound to `pod` (name and uid) if it is given."""
         arguments = ["create", "token", account, f"--namespace={namespace}"]
         if audience:
             arguments.append(f"--audience={audience}")
@@ -71,7 +71,10 @@ class ApiServer:
         return self.kubectl(*arguments).stdout.strip()
 
     def kubeconfig_of(self, namespace: str, account: str) -> Path:
-        """A kubeconfig of a service account, created if missing; it has only the rights of its RBAC rules."""
+        """Returns a kubeconfig of a service account, which has only the permissions of its RBAC rules.
+
+        Creates the account if it is missing.
+        """
         for kind, name, where in (("Namespace", namespace, {}), ("ServiceAccount", account, {"namespace": namespace})):
             self.apply({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, **where}})
         file = self._folder / f"{namespace}.{account}.kubeconfig"
@@ -82,9 +85,10 @@ class ApiServer:
 
 @contextlib.contextmanager
 def api_server(version: str = "1.34", *more: str, networks: tuple[Network, ...] = (IPV4,)) -> Iterator[ApiServer]:
-    """An API server of "1.34" or of the "newest" minor, with `more` flags; its data is deleted at the end.
+    """Runs an API server of "1.34" or of the "newest" minor version, with `more` flags. Deletes its data at the end.
 
-    `networks`: its address families; it listens on the loopback address of the first.
+    `networks` has its address families; it listens on the loopback address of the first. Skips the test if the API
+    server is not built.
 
     The test is skipped where none is built.
     """
@@ -94,7 +98,7 @@ def api_server(version: str = "1.34", *more: str, networks: tuple[Network, ...] 
         address = "127.0.0.1" if networks[0].version == 4 else "::1"
         plane = ControlPlane(Path(name), address=address, port=free_port(), etcd_port=free_port(), networks=networks)
         plane.make_certificates()
-        # Nothing reaches this server through the Service `kubernetes`, whose endpoint may not be a loopback address.
+        # No Service `kubernetes` is created, since its endpoint may not be a loopback address.
         flags = ["--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none", *more]
         etcd = running.enter_context(_running("etcd", plane.etcd(), plane.folder))
         server = running.enter_context(_running("apiserver", plane.apiserver(version, *flags), plane.folder))

@@ -1,4 +1,4 @@
-"""Debian's Chromium, and what axe finds in a page of ours."""
+"""Runs Debian's Chromium, and checks a page of ours with axe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextlib.contextmanager
 def watched(browser: Browser, url: str) -> Iterator[Tab]:
-    """A tab that records the browser's complaints, and reaches nothing but `url`."""
+    """Opens a tab, and fails at the end if the browser reported an error or requested anything but `url`."""
     opened = browser.new_page()
     problems: list[str] = []
     opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
@@ -42,7 +42,7 @@ def watched(browser: Browser, url: str) -> Iterator[Tab]:
 
 
 def findings(tab: Tab) -> list[str]:
-    # Not as an element, which the page's policy refuses.
+    # Evaluated, since the page's policy refuses a script element.
     tab.evaluate(AXE.read_text())
     found = tab.evaluate("axe.run().then((result) => result.violations)")
     assert tab.evaluate("axe.run().then((result) => result.passes.length)") > 5

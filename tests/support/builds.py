@@ -1,4 +1,4 @@
-"""Installations in which programs of a test build replace ours."""
+"""Creates installations in which programs of a test build replace the usual ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def linked_dist(folder: Path) -> Path:
 
 
 def replace(dist: Path, program: Path, variable: str, value: str) -> None:
-    """Makes the installation start this program under its name, with a variable that the appliance would drop."""
+    """Replaces the program of the same name by `program`, with a variable that the appliance would remove."""
     script = dist / "bin" / program.name
     script.unlink(missing_ok=True)
     script.write_text(f'#!/bin/sh\n{variable}={value} exec {program} "$@"\n')

@@ -1,8 +1,8 @@
-"""The functions that each attribute of a device promises, by the documentation of the CUDA driver API:
+"""Tables of the functions that each attribute of a device promises, by the documentation of the CUDA driver API:
 `CUdevice_attribute` in https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html and the functions that it
 names.
 
-Every attribute stands in exactly one of the tables. Names are without `CU_DEVICE_ATTRIBUTE_`.
+Every attribute is in exactly one of the tables. Names are without `CU_DEVICE_ATTRIBUTE_`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ENDPOINTS = ("cuLogicalEndpointCreate", "cuLogicalEndpointBindMem", "cuLogicalE
 _SPARSE = ("cuMemMapArrayAsync", "cuArrayGetSparseProperties", "cuMipmappedArrayGetSparseProperties")
 _DOMAINS = ("cuDeviceGetDevResource", "cuDevSmResourceSplit")
 
-# Reported exactly where all of these are provided.
+# An attribute is reported if and only if all its functions are provided.
 FUNCTIONS: dict[str, tuple[str, ...]] = {
     "CAN_MAP_HOST_MEMORY": ("cuMemHostAlloc", "cuMemHostGetDevicePointer_v2"),
     "UNIFIED_ADDRESSING": ("cuPointerGetAttribute", "cuPointerGetAttributes", "cuMemcpy", "cuMemcpyPeer"),
@@ -73,13 +73,13 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "LOCALITY_DOMAIN_MULTIPROCESSOR_COUNT": _DOMAINS,
 }  # fmt: skip
 
-# Where it is reported these are provided; they are useful without it too, or ask the device's driver.
+# If an attribute is reported, its functions are provided. They may be provided without it too.
 PROMISES: dict[str, tuple[str, ...]] = {
-    # Encoding needs no device that reads through maps.
+    # Encoding works without a device that reads through tensor maps.
     "TENSOR_MAP_ACCESS_SUPPORTED": (
         "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide", "cuTensorMapReplaceAddress",
     ),
-    # The same functions take descriptors, which have an attribute of their own.
+    # The same functions take file descriptors, which have an attribute of their own.
     "HANDLE_TYPE_WIN32_HANDLE_SUPPORTED": _EXPORT,
     "HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED": _EXPORT,
     "HANDLE_TYPE_FABRIC_SUPPORTED": _EXPORT,
@@ -87,7 +87,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "TENSOR_MAP_LARGE_TENSOR_MIN_SIZE": ("cuTensorMapSetAllocationClass",),
     "CAN_FLUSH_REMOTE_WRITES": ("cuStreamWaitValue32_v2", "cuStreamBatchMemOp_v2"),
     "ATOMIC_REDUCTION_SUPPORTED": ("cuStreamBatchMemOp_v2",),
-    # Without it they are accepted, and change nothing.
+    # Without the attribute, calls are accepted and change nothing.
     "CONCURRENT_MANAGED_ACCESS": ("cuMemPrefetchAsync_v2", "cuMemAdvise_v2", "cuMemRangeGetAttribute"),
     "CLUSTER_LAUNCH": ("cuLaunchKernelEx", "cuOccupancyMaxActiveClusters", "cuOccupancyMaxPotentialClusterSize"),
     "COOPERATIVE_LAUNCH": ("cuLaunchCooperativeKernel",),
@@ -96,7 +96,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "MEM_SYNC_DOMAIN_COUNT": ("cuLaunchKernelEx", "cuStreamSetAttribute"),
 }  # fmt: skip
 
-# Flags and places that functions accept or refuse: is each provided where the device has it?
+# Flags and locations that functions accept or refuse: whether each is provided if the device has it.
 # `tests/compiled_programs/capabilities.c` calls the functions with them and compares.
 FLAGS: dict[str, bool] = {
     "READ_ONLY_HOST_REGISTER_SUPPORTED": True,
@@ -106,7 +106,7 @@ FLAGS: dict[str, bool] = {
     "HOST_MEMORY_POOLS_SUPPORTED": False,
 }
 
-# Requested by a flag; the result shows whether it was granted, never an error.
+# Requested by a flag. The result says whether the request was granted; it is never an error.
 WISHES: dict[str, bool] = {
     "GENERIC_COMPRESSION_SUPPORTED": False,
     "GPU_DIRECT_RDMA_SUPPORTED": False,
@@ -114,7 +114,7 @@ WISHES: dict[str, bool] = {
     "GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED": False,
 }
 
-# Abilities of kernels, sizes, speeds and places: they promise no function of the driver.
+# Abilities of kernels, sizes, speeds and locations, which promise no function of the driver.
 NO_FUNCTIONS = re.compile(
     r"MAX_(?!PERSISTING|ACCESS_POLICY).*|MAXIMUM_.*|SHARED_MEMORY_PER_BLOCK|REGISTERS_PER_BLOCK|RESERVED_SHARED_.*"
     r"|TOTAL_CONSTANT_MEMORY|WARP_SIZE|.*CLOCK_RATE|.*_ALIGNMENT|MULTIPROCESSOR_COUNT|GLOBAL_MEMORY_BUS_WIDTH|L2_CACHE_SIZE"
@@ -127,7 +127,7 @@ NO_FUNCTIONS = re.compile(
 
 
 def numbers() -> dict[str, int]:
-    """The number of each attribute by its name; if an attribute also has an older name, the last one counts."""
+    """Returns the number of each attribute by its name. If an attribute has several names, the last one counts."""
     text = (ROOT / "remoting" / "driverapi" / "src" / "attributes.rs").read_text()
     found = re.findall(r"CU_DEVICE_ATTRIBUTE_(\w+): CUdevice_attribute = (\d+);", text)
     by_number = {int(number): name for name, number in found if name != "MAX"}

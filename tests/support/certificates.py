@@ -1,4 +1,4 @@
-"""Certificates for tests."""
+"""Creates certificates for tests."""
 
 import datetime
 from pathlib import Path
@@ -10,7 +10,7 @@ from cryptography.x509.oid import NameOID
 
 
 def certificate(folder: Path, name: str, host: x509.GeneralName) -> None:
-    """A self-signed certificate, which is its own authority."""
+    """Writes a self-signed certificate and its key to `folder`."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,4 @@
-"""The chart as helm renders it."""
+"""Renders the chart with helm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def helm(*arguments: str, kubeconfig: Path | None = None, check: bool = True) ->
 
 
 def render(values: Mapping[str, Any], folder: Path, *, release: str = "remotegpu", chart: Path = CHART) -> list[Object]:
-    """All objects of the chart, hooks and tests included, with these values."""
+    """Returns all objects of the chart with these values, hooks and tests included."""
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(dict(values)))
     options = ["--namespace", NAMESPACE, "--kube-version=1.34.0", f"--api-versions={MONITORING}", f"--values={file}"]
@@ -42,7 +42,7 @@ def named(objects: list[Object], kind: str, name: str) -> Object:
 
 
 def pod_specs(objects: list[Object]) -> dict[str, Object]:
-    """The specs of all pods that the chart makes, by kind and name; also of the Job that a ConfigMap contains."""
+    """Returns the specs of all pods of the chart by kind and name, also of the Job inside a ConfigMap."""
     found: dict[str, Object] = {}
     for thing in objects:
         name = f"{thing['kind']} {thing['metadata']['name']}"

@@ -1,4 +1,4 @@
-"""Claims on the real API server and an appliance that serves them; the test plays the operator."""
+"""Claims on a real API server, and an appliance that serves them. The test acts as the operator."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Claim:
 
 
 class Cluster:
-    """Objects of the chart and the operator, as far as an appliance sees them.
+    """Objects of the chart and of the operator that an appliance uses.
 
-    Uses Python's client, because a kubectl for each object would take most of a test's time.
+    Uses the Python client, because kubectl for each object would take most of a test's time.
     """
 
     def __init__(self, server: ApiServer) -> None:
@@ -80,7 +80,7 @@ class Cluster:
         self._allow()
 
     def operator_token(self, appliance: str) -> str:
-        """The token that the operator shows to this appliance."""
+        """Returns the operator's token for this appliance."""
         return self.token(SYSTEM, OPERATOR, audience=appliance_audience(appliance))
 
     def namespace(self) -> str:
@@ -106,7 +106,7 @@ class Cluster:
         return replace(pod, token=self.token(namespace, pod=pod))
 
     def claim(self, namespace: str, *allocations: Allocation, consumers: Sequence[Pod] = ()) -> Claim:
-        """A claim that the operator has allocated."""
+        """Creates a claim with these allocations, as if the operator had allocated it."""
         name, spec = f"claim-{next(_UNIQUE)}", ClaimSpec(ask=Ask(1, 250)).to_object()
         body = {"apiVersion": API_VERSION, "kind": "GPUClaim", "metadata": {"name": name}, "spec": spec}
         made = self._objects.create_namespaced_custom_object(GROUP, VERSION, namespace, CLAIMS, body)
@@ -144,7 +144,7 @@ class Cluster:
         self._core.delete_namespaced_pod(pod.name, pod.namespace, grace_period_seconds=0)
 
     def ask_to_end(self, pod: Pod) -> None:
-        """Deletes the pod, which stays for now: its kubelet would send SIGTERM, and wait."""
+        """Deletes a pod that has a node. The pod stays, since no kubelet ends it."""
         target = {"apiVersion": "v1", "kind": "Node", "name": "some-node"}
         binding = {"metadata": {"name": pod.name}, "target": target}
         self._core.create_namespaced_pod_binding(pod.name, pod.namespace, binding, _preload_content=False)
@@ -170,7 +170,7 @@ class Cluster:
 
 
 class Tls:
-    """An appliance's certificate as the operator mounts it: a folder that is a link to the current files."""
+    """An appliance's certificate as in a mounted Secret: the folder is a link to the current files."""
 
     def __init__(self, folder: Path, appliance: str) -> None:
         self.server_name = server_name(appliance)
@@ -182,7 +182,7 @@ class Tls:
         self.renew()
 
     def renew(self) -> None:
-        """All files change at once, as kubelet does it."""
+        """Replaces all files at once, as kubelet does."""
         data = self._folder / f"data-{next(_UNIQUE)}"
         data.mkdir()
         self.authority.issue("appliance", subjects=(self.server_name,)).write(data, "tls")
@@ -196,7 +196,7 @@ class Tls:
 
 
 class ClaimAppliance(StandIn):
-    """An appliance that serves claims; its own client is the operator."""
+    """An appliance that serves claims. Its `client` has the operator's token."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class ClaimAppliance(StandIn):
         return [line for line in self.log.splitlines() if "audit: refused" in line and all(w in line for w in words)]
 
     def place(self, memory: int, gpu: int = 0) -> Allocation:
-        """A share of one of its GPUs."""
+        """Returns an allocation of a share of one of its GPUs."""
         return Allocation(self.name, "node", self.gpus[gpu].uuid, "Stand-in GPU", memory, milli=250)
 
     def served(self, claim: Claim) -> pb.Lease | None:
@@ -241,7 +241,7 @@ class ClaimAppliance(StandIn):
         return next((lease for lease in leases if lease.claim_uid == claim.uid), None)
 
     def pod_directory(self, folder: Path, claim: Claim, pod: Pod) -> Path:
-        """Writes the pod's mounted files to a folder: the session that the operator writes, and the kubelet's token."""
+        """Writes the files of a pod's volume to a folder: the session from the operator, and the token from kubelet."""
         assert self.tls is not None
         session = {
             "claim": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid},
@@ -259,7 +259,7 @@ class ClaimAppliance(StandIn):
 
 
 class PodTenant(Tenant):
-    """A process of a pod: it has no lease secret, but sends the pod's token in each call."""
+    """A process of a pod. It has no secret of a lease, but sends the pod's token in each call."""
 
     def __init__(self, appliance: StandIn, lease_id: str, token: str) -> None:
         super().__init__(appliance, pb.Granted(lease_id=lease_id), hold=False)
@@ -267,7 +267,7 @@ class PodTenant(Tenant):
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
 
     def call(self, method: str, **fields: Any) -> Any:
-        """One call of the control service, by its name."""
+        """Calls a method of the control service by its name. Returns the reply, or a list of streamed replies."""
         request = getattr(pb, f"{method}Request")
         versions = {"versions": pb.Versions(wire=WIRE_VERSION, table_hash=7, program="test")}
         known = {**(versions if "versions" in request.DESCRIPTOR.fields_by_name else {}), **fields}
@@ -290,7 +290,7 @@ class PodTenant(Tenant):
 
 
 def refusal(call: Any, *arguments: Any, **fields: Any) -> tuple[str, str]:
-    """Status and sentence of a call that must be refused."""
+    """Returns status and message of a call. Fails if the call is not refused."""
     try:
         call(*arguments, **fields)
     except grpc.RpcError as error:

@@ -1,4 +1,4 @@
-"""ConfigMaps without an API server, for code that is to be tested at each of its calls."""
+"""ConfigMaps without an API server, for tests in which each call of the code fails once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Object = dict[str, Any]
 
 
 class ConfigMaps:
-    """The API server's calls that a journal uses. A test sets the call that fails, or from which all fail."""
+    """The calls of the API server that a journal uses. A test sets which call fails, or from which call on all fail."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Object] = {}

@@ -1,4 +1,4 @@
-"""The schemas in crds/, and an API server that serves them."""
+"""Reads the schemas in crds/, and writes objects to an API server that serves them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Object = dict[str, Any]
 
 
 def version(kind: str) -> Object:
-    """The only served version."""
+    """Returns the only version of a CRD."""
     (only,) = yaml.safe_load(FILES[kind].read_text())["spec"]["versions"]
     return dict(only)
 
@@ -32,7 +32,7 @@ def schema(kind: str) -> Object:
 
 
 def fields(part: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Object]]:
-    """Every field below a schema, as ("spec.software.gpus", its schema); items of a list have the list's path."""
+    """Yields path ("spec.software.gpus") and schema of each field in a schema. Items have the path of their list."""
     while "items" in part:
         part = part["items"]
     for name, below in part.get("properties", {}).items():
@@ -42,13 +42,13 @@ def fields(part: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Objec
 
 
 class Served:
-    """Writes objects as a client does, in the namespace `default`, each under a name of its own."""
+    """Writes objects like a client, in the namespace `default`, each with its own name."""
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
         for file in FILES.values():
             server.kubectl("apply", "--server-side", "-f", str(file))
-        # Established comes a moment before the objects are served.
+        # The condition Established is set a moment before the objects are served.
         until(
             lambda: server.kubectl("get", "gpupools,gpuclaims", check=False).returncode == 0,
             30,
@@ -65,7 +65,7 @@ class Served:
         return _object(self._objects.create_namespaced_custom_object(GROUP, VERSION, "default", CLAIMS, body))
 
     def patch(self, stored: Object, part: Mapping[str, Any]) -> Object:
-        """A merge patch; it patches the status if it contains nothing else."""
+        """Applies a merge patch. A patch with nothing but `status` goes to the status subresource."""
         name, status = stored["metadata"]["name"], "_status" if set(part) == {"status"} else ""
         if stored["kind"] == "GPUPool":
             call = getattr(self._objects, f"patch_cluster_custom_object{status}")
@@ -78,7 +78,7 @@ class Served:
 
 
 def refusal(write: Callable[..., Object], *arguments: Any) -> str:
-    """The API server's refusal of a write; empty if it is accepted."""
+    """Returns the API server's error for a write; empty if the write is accepted."""
     try:
         write(*arguments)
     except client.ApiException as error:

@@ -1,4 +1,4 @@
-"""An operator that waits for the Lease and serves the dashboard, with the rights that the chart gives it."""
+"""Runs an operator that is not the leader and serves the dashboard, with the permissions of the chart."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Page:
         return found
 
     def account(self, name: str, namespace: str, *rules: Object, everywhere: bool = False) -> str:
-        """A token of a new service account that has these rights in its namespace, or in all."""
+        """Returns a token of a new service account with these permissions in its namespace, or in all namespaces."""
         self.server.kubeconfig_of(namespace, name)
         scope: Object = {} if everywhere else {"namespace": namespace}
         kind = "ClusterRole" if everywhere else "Role"
@@ -62,7 +62,7 @@ class Page:
         self.kube("POST", CLAIMS.format(namespace), claim(name, "default", **(share or {"fraction": "0.25"})))
 
     def record(self, *holdings: Holding, until: int) -> None:
-        """Writes the record of usage as the operator keeps it."""
+        """Writes a usage record in the operator's format."""
         lines = "\n".join(each.line() for each in holdings)
         for name, kind, data in (
             (usage.journal_name(1), usage.JOURNAL, {"000000": lines}),
@@ -92,7 +92,7 @@ def may(verb: str, *resources: str, group: str = "remotegpu.io") -> Object:
 
 
 def pool_with_a_gpu(kube: Kube) -> None:
-    # A second of a whole GPU costs 1.
+    # One second of a whole GPU costs 1.
     kube("POST", POOLS, pool("default", prices=[{"model": "Test", "gpuHour": "3600"}]))
     gpu = {"uuid": GPU, "model": "Test", "memory": 1024 * MIB, "shareable": 1024 * MIB, "healthy": True}
     gpu |= {"allocatedMemory": 512 * MIB, "allocatedMilli": 500}
@@ -104,7 +104,7 @@ def pool_with_a_gpu(kube: Kube) -> None:
 
 @contextlib.contextmanager
 def serving(server: ApiServer, kube: Kube, folder: Path) -> Iterator[Page]:
-    """Another operator holds the Lease, so that the tests' objects stay as they are."""
+    """Serves the dashboard. Another holder has the Lease, so that the operator does not change the test's objects."""
     kube.clean()
     rendered = [each for each in render({"dashboard": {"enabled": True}}, folder) if each["kind"] in RBAC]
     kubeconfig = server.kubeconfig_of(SYSTEM, "remotegpu-operator")
@@ -129,7 +129,7 @@ def serving(server: ApiServer, kube: Kube, folder: Path) -> Iterator[Page]:
 
 
 def sent(pieces: Iterable[bytes]) -> Iterator[Object]:
-    """The messages of a stream, as they come."""
+    """Yields the messages of a stream of server-sent events."""
     rest = ""
     for piece in pieces:
         rest += piece.decode()

@@ -1,7 +1,7 @@
-"""A TCP proxy that delays, splits, swallows, damages or cuts the bytes that pass through it.
+"""A TCP proxy that can delay, split, drop or damage bytes, and reset connections.
 
-As a module: `with FaultProxy("127.0.0.1", 7071) as proxy: ... proxy.port ... proxy.swallow()`; everything may be
-changed while connections are open. As a program: `python -m support.faultproxy 127.0.0.1:7071 --delay-ms 5`.
+As a module: `with FaultProxy("127.0.0.1", 7071) as proxy: ... proxy.port ... proxy.swallow()`. Faults can be changed
+while connections are open. As a program: `python -m support.faultproxy 127.0.0.1:7071 --delay-ms 5`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ _FOREVER = 1e9
 
 
 class Way(enum.Enum):
-    """The direction of bytes: from the peer that connected to the proxy, or to it."""
+    """The direction of bytes: OUT from the client of the proxy, or BACK to that client."""
 
     OUT = "out"
     BACK = "back"
@@ -30,26 +30,26 @@ class Way(enum.Enum):
 
 @dataclass(frozen=True)
 class Line:
-    """A network's effect on bytes that all arrive, in order: TCP has no other.
+    """The effect of a network on a TCP connection whose bytes all arrive in order.
 
-    A lost segment makes those behind it wait until it is sent again; segments in another order are read in theirs, as
-    if the first had been late. A program can see only times, and where its reads end.
+    A lost segment delays all later ones until its retransmission, and so does a segment out of order. A program can see
+    only times, and the lengths of its reads.
     """
 
     delay_ms: float = 0.0
-    # Each piece is late by up to this much more: connections overtake each other.
+    # The maximum of an additional random delay of each piece, so that connections overtake each other.
     jitter_ms: float = 0.0
-    # How many of a thousand pieces wait for `again_ms`, with all behind them.
+    # The number of pieces in a thousand that wait for `again_ms`, and delay all pieces after them.
     lost_permille: float = 0.0
     again_ms: float = 200.0
-    # A piece has at most so many bytes, down to one; 0: pieces stay as they come.
+    # The maximum size of a piece, of random size from 1 on; 0: pieces stay as they come.
     piece_bytes: int = 0
-    # For all connections together, in each direction.
+    # The bandwidth of all connections together in each direction; 0: no limit.
     megabits: float = 0.0
 
 
 class _Records:
-    """Bytes of a TLS stream that no peer checks: the second of each record's version (RFC 8446, 5.1)."""
+    """Finds bytes of a TLS stream that no peer checks: the second byte of each record's version (RFC 8446, 5.1)."""
 
     def __init__(self) -> None:
         self._head, self._body = b"", 0
@@ -74,10 +74,10 @@ class _Records:
 
 @dataclass
 class _Damage:
-    """How many bytes pass before one is damaged, in each direction; none is damaged where there is no number."""
+    """The number of bytes before the damaged one in each direction. Without a number, no byte is damaged."""
 
     bytes_left: dict[Way, int] = field(default_factory=dict)
-    # For a connection that is TLS from its first byte.
+    # Only for a connection that is TLS from its first byte on.
     records: dict[Way, _Records] = field(default_factory=dict)
 
     def damaged(self, way: Way, data: bytes) -> bytes:
@@ -98,7 +98,7 @@ class _Faults:
     """The faults of all connections of a proxy."""
 
     lines: dict[Way, Line] = field(default_factory=lambda: dict.fromkeys(Way, Line()))
-    # When the last byte in flight will have left.
+    # The time when the last byte in flight will have left.
     free_at: dict[Way, float] = field(default_factory=lambda: dict.fromkeys(Way, 0.0))
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     swallowed: set[Way] = field(default_factory=set)
@@ -106,11 +106,11 @@ class _Faults:
     # For the next connection.
     next_damage: _Damage = field(default_factory=_Damage)
     refuses: bool = False
-    # How many bytes a new connection carries, both ways together, before it is reset; 0: any number.
+    # The number of bytes of a new connection, both ways together, before it is reset; 0: no limit.
     carries: int = 0
-    # Only connections that begin with one of these four bytes; all if none is given.
+    # `carries` is only for connections whose first four bytes are one of these; empty: all.
     cut_heads: tuple[bytes, ...] = ()
-    # A new connection has to begin with one of these; all are accepted if none is given.
+    # Only connections whose first four bytes are one of these are accepted; empty: all.
     heads: tuple[bytes, ...] = ()
 
     def pieces(self, way: Way, data: bytes) -> Iterator[bytes]:
@@ -125,7 +125,7 @@ class _Faults:
             at += size
 
     def due(self, way: Way, count: int, now: float) -> float:
-        """When a piece that comes now arrives, without the pieces before it on its connection."""
+        """Returns the arrival time of a piece that comes now, without regard to earlier pieces of its connection."""
         line = self.lines[way]
         if line.megabits:
             now = max(now, self.free_at[way]) + count * 8 / (line.megabits * 1e6)
@@ -137,7 +137,7 @@ class _Faults:
 
 
 class _Left:
-    """How many bytes a connection still carries before it is reset."""
+    """The number of bytes that a connection still carries before it is reset."""
 
     def __init__(self, count: int) -> None:
         self._count = count or None
@@ -155,10 +155,10 @@ class _Left:
 
 
 class FaultProxy:
-    """Listens on a loopback address and forwards connections to a target, from a thread of its own.
+    """Listens on a loopback address and forwards connections to a target, in a thread of its own.
 
-    An appliance gives its clients the port of its data, not the host: a proxy before both of its ports listens on the
-    same ports of another loopback address.
+    An appliance sends its clients the number of the data port, not the host. So proxies before an appliance listen on
+    the same two ports of another loopback address.
     """
 
     def __init__(
@@ -171,14 +171,14 @@ class FaultProxy:
         delay_ms: float = 0.0,
         tap: Callable[[bytes], None] = lambda _: None,
     ) -> None:
-        """`tap` gets all bytes as they come, in both directions."""
+        """Opens the listening socket. `tap` gets all bytes of both directions as they come."""
         self._target = (host, port)
         self._listener = socket.create_server((listen_host, listen_port))
         self.port: int = self._listener.getsockname()[1]
         self._tap = tap
         self._faults = _Faults()
         self._connections: set[asyncio.StreamWriter] = set()
-        # The number of connections made through it, and how often one has fallen silent in a direction.
+        # The number of forwarded connections, and of directions in which a connection lost bytes.
         self.made = 0
         self.silenced = 0
         self._loop = asyncio.new_event_loop()
@@ -199,55 +199,56 @@ class FaultProxy:
         self._thread.join()
 
     def delay(self, milliseconds: float, *ways: Way) -> None:
-        """Bytes arrive this much later, in order and at full bandwidth; both ways if none is named."""
+        """Delays bytes, in order and at full bandwidth; in both directions if none is given."""
         self.behave(Line(delay_ms=milliseconds), *ways)
 
     def behave(self, line: Line, *ways: Way) -> None:
-        """From now on bytes behave like that line; both directions if none is named."""
+        """Applies the faults of a line from now on; in both directions if none is given."""
         for way in ways or Way:
             self._faults.lines[way] = line
 
     def swallow(self, *ways: Way) -> None:
-        """From now on nothing passes, and no peer is told: the network is gone. Both directions if none is named."""
+        """Drops all bytes from now on without closing, like a dead network; in both directions if none is given."""
         self._faults.swallowed.update(ways or Way)
 
     def carry(self) -> None:
-        """New connections carry bytes again; those that lost bytes stay silent."""
+        """Stops dropping bytes. Connections that have lost bytes stay silent."""
         self._faults.swallowed.clear()
 
     def stand_still(self) -> None:
-        """From now on nothing is read: the sender's buffers fill up, and it loses nothing."""
+        """Stops reading: the buffers of senders fill up, and no byte is lost."""
         self._do(self._moves.clear)
 
     def go_on(self) -> None:
-        """Bytes are read again."""
+        """Reads again after `stand_still`."""
         self._do(self._moves.set)
 
     def damage(self, way: Way, after_bytes: int = 0) -> None:
-        """Flips one bit of the byte that comes after that many more, of any connection."""
+        """Flips one bit of the byte after the next `after_bytes` bytes of all connections."""
         self._faults.damage.bytes_left[way] = after_bytes
 
     def damage_next(self, way: Way, after_bytes: int = 0, *, tls: bool = False) -> None:
-        """Does the same for the next connection; with TLS the damaged byte is one that is read."""
+        """Damages a byte of the next connection. With `tls` it is a byte that the peer checks."""
         records = {each: _Records() for each in Way} if tls else {}
         self._faults.next_damage = _Damage({way: after_bytes}, records)
 
     def cut(self) -> None:
-        """Resets all connections; new ones are accepted."""
+        """Resets all connections. Accepts new ones."""
         self._do(self._reset_connections)
 
     def cut_after(self, count: int, *heads: bytes) -> None:
-        """From now on new connections are reset after so many bytes; 0: they are not. If heads are given, only
-        connections that begin with one of these four bytes are.
+        """Resets each new connection after `count` bytes; 0: no more resets.
+
+        With `heads`, only connections whose first four bytes are one of them.
         """
         self._faults.carries, self._faults.cut_heads = count, heads
 
     def refuse(self) -> None:
-        """From now on new connections are reset as soon as they are made."""
+        """Resets each new connection at once from now on."""
         self._faults.refuses = True
 
     def accept(self, *heads: bytes) -> None:
-        """Accepts connections again; if heads are given, only those that begin with one of these four bytes."""
+        """Accepts connections again; with `heads`, only those whose first four bytes are one of them."""
         self._faults.refuses, self._faults.heads = False, heads
 
     def _do(self, action: Callable[[], None]) -> None:
@@ -264,13 +265,13 @@ class FaultProxy:
         for writer in self._connections:
             # Closing with a linger time of 0 sends RST instead of FIN.
             connection = writer.get_extra_info("socket")
-            if connection.fileno() < 0:  # closed by its transport, whose task has not run since
+            if connection.fileno() < 0:  # its transport has closed it, and its task has not run since
                 continue
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
     def _run(self) -> None:
-        # Cancels the work in flight, then closes the loop.
+        # The runner cancels all tasks at its end, then closes the loop.
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 
@@ -327,7 +328,7 @@ class FaultProxy:
     async def _pass_bytes(
         self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, damage: _Damage, left: _Left
     ) -> None:
-        """One task reads and stamps, another waits for each piece's time: so a delay does not reduce the bandwidth."""
+        """Forwards one direction. A second task waits for the time of each piece, so a delay costs no bandwidth."""
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=1024)
 
         async def deliver() -> None:

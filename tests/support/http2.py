@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 (RFC 9113) as an attacker sends them: by hand, without a library that forbids it."""
+"""Builds frames of HTTP/2 (RFC 9113) for attacks, which a library would refuse to send."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def settings(values: Mapping[int, int]) -> bytes:
 
 
 def _field(name: str, value: str) -> bytes:
-    """RFC 7541, 6.2.2: a literal that is not indexed, of at most 126 bytes each."""
+    """Encodes a field as a literal without indexing (RFC 7541, 6.2.2). Name and value have at most 126 bytes."""
     assert len(name) < 127
     assert len(value) < 127
     return b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
 
 
 def call(path: str, authority: str, token: str) -> bytes:
-    """The headers of a gRPC call."""
+    """Returns the encoded headers of a gRPC call."""
     fields = {
         ":method": "POST",
         ":scheme": "https",

@@ -1,6 +1,6 @@
-"""An operator of ours against an API server alone. `kubenodes` adds the parts of a cluster.
+"""Runs the operator against an API server without a cluster. `kubenodes` adds stand-ins for the other parts.
 
-Tests believe only what the API server says.
+Tests check only the state of the API server.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RefusedError(Exception):
 
 
 class Kube:
-    """Plain requests as the administrator; thread-safe."""
+    """Sends requests to the API server as the administrator. Thread-safe."""
 
     def __init__(self, kubeconfig: Path, connections: int = 40) -> None:
         self.kubeconfig = str(kubeconfig)
@@ -86,7 +86,7 @@ class Kube:
             raise
 
     def items(self, path: str) -> list[Object]:
-        """All objects of one moment, page by page: thousands at once would take longer than a call may last."""
+        """Returns all objects at one point in time, in pages, since one call for thousands would time out."""
         found: list[Object] = []
         more = ""
         while True:
@@ -101,7 +101,7 @@ class Kube:
         return self("PATCH", path, body, "application/merge-patch+json")
 
     def clean(self) -> None:
-        """Deletes the objects that tests of an operator leave: there is no garbage collector."""
+        """Deletes the objects that tests of an operator leave, since there is no garbage collector."""
         for path in (
             "/apis/remotegpu.io/v1alpha1/gpuclaims",
             "/apis/remotegpu.io/v1alpha1/gpupools",
@@ -117,7 +117,7 @@ class Kube:
                 list(pool.map(functools.partial(self._delete, path), self.items(path)))
 
     def _delete(self, path: str, thing: Object) -> None:
-        """Deletes an object of those at `path`, which may be of all namespaces."""
+        """Deletes an object of the list at `path`, which may be a list of all namespaces."""
         root, plural = path.rsplit("/", 1)
         metadata = thing["metadata"]
         if "/namespaces/" not in path and "namespace" in metadata:
@@ -160,7 +160,7 @@ def claim(name: str, pool: str, **spec: Any) -> Object:
 
 
 def gated_pod(name: str, pool: str, milli: int = 0, **annotations: str) -> Object:
-    """A pod as the webhook leaves it."""
+    """Returns a pod as the webhook writes it, with the scheduling gate."""
     resource = {"remotegpu/milli": str(milli)} if milli else {"remotegpu/client": "1"}
     container = {"name": "main", "image": "none", "resources": {"limits": resource, "requests": resource}}
     notes = {f"remotegpu.io/{key}": value for key, value in annotations.items()}
@@ -173,7 +173,7 @@ def gated_pod(name: str, pool: str, milli: int = 0, **annotations: str) -> Objec
 
 
 class Operator:
-    """One replica, a process of its own."""
+    """One replica of the operator, in its own process."""
 
     def __init__(self, kubeconfig: Path, folder: Path, identity: str, **environment: str) -> None:
         self.port = free_port()
@@ -231,17 +231,17 @@ class Operator:
             return False
 
     def metric(self, name: str) -> float:
-        """The sum over all labels."""
+        """Returns the sum of a metric over all labels."""
         text = urllib3.request("GET", f"http://127.0.0.1:{self.port}/metrics").data.decode()
         rows = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         return sum(float(value) for key, value in rows if key.split("{")[0] == name)
 
     def leads(self) -> bool:
-        """Whether it is the leader; false also before it answers at all."""
+        """Whether the replica is the leader. False also before it answers."""
         return self.answers("/metrics") and self.metric("remotegpu_operator_leader") == 1
 
     def writes(self) -> float:
-        """The number of calls to the API server that were meant to change something."""
+        """Returns the number of calls to the API server other than GET and WATCH."""
         text = urllib3.request("GET", f"http://127.0.0.1:{self.port}/metrics").data.decode()
         rows = (line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("remotegpu_api_calls_total{"))
         return sum(float(value) for key, value in rows if 'verb="GET"' not in key and 'verb="WATCH"' not in key)
@@ -251,7 +251,7 @@ class Operator:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> int:
-        """Resident bytes."""
+        """Returns the resident memory in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
         return int(line.split()[1]) * 1024
@@ -284,13 +284,13 @@ def ready(kube: Kube, appliances: int) -> None:
 
 
 def all_free(kube: Kube) -> bool:
-    """Whether the pool has all of its capacity back."""
+    """Whether no capacity of the pool is allocated."""
     status = pool_status(kube)
     return bool(status.get("free") == status["total"])
 
 
 def shares(kube: Kube) -> dict[str, int]:
-    """Allocated bytes of each GPU, summed over all claims of the cluster."""
+    """Returns the allocated bytes of each GPU, summed over all claims."""
     found: dict[str, int] = {}
     for each in kube.items("/apis/remotegpu.io/v1alpha1/gpuclaims"):
         for allocation in each.get("status", {}).get("allocations", []):

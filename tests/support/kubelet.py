@@ -1,9 +1,9 @@
-"""A stand-in for the kubelet's side of the device plugin interface: Registration, and a stream for each registration.
+"""A stand-in for kubelet's side of the device plugin interface: Registration, and a stream for each registration.
 
-It does what kubelet 1.34 does: a start deletes what is in the folder, a registration is answered once the kubelet has
-connected, messages above 4 MiB are not taken. When any stream of a resource ends, the connection that was registered
-last for it is closed, whosever stream it was, and the resource's devices are unhealthy until the next list
-(pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, `runClient`; kubernetes/kubernetes#121994).
+It behaves like kubelet 1.34. A start deletes all files in the folder. A registration is answered after kubelet has
+connected to the plugin. Messages above 4 MiB are refused. When any stream of a resource ends, kubelet closes the
+connection of the last registration, even if another one ended, and the resource's devices are unhealthy until the next
+list (pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, `runClient`; kubernetes/kubernetes#121994).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Kubelet(services.RegistrationServicer):
     def __init__(self, folder: Path, refusal: str = "") -> None:
         self.folder = folder
         self.refusal = refusal
-        # In the order in which they came.
+        # All registrations, in their order.
         self.registrations: list[messages.RegisterRequest] = []
         self.served_before_registering: list[bool] = []
-        # All that was said of a resource, as numbers of devices.
+        # The number of devices in each received list, by resource.
         self.heard: dict[str, list[int]] = {}
         self.devices: dict[str, list[messages.Device]] = {}
-        # Of which resource a stream ended, and of which the devices became unhealthy.
+        # The resources whose stream ended, and those whose devices became unhealthy.
         self.ended: list[str] = []
         self.unhealthy: list[str] = []
         self._current: dict[str, grpc.Channel] = {}
@@ -75,7 +75,7 @@ class Kubelet(services.RegistrationServicer):
         return messages.Empty()
 
     def plugin(self, resource: str) -> services.DevicePluginStub:
-        """The one that the kubelet asks when a pod starts."""
+        """Returns a client of the plugin that kubelet calls when a pod starts."""
         return services.DevicePluginStub(self._current[resource])
 
     def healthy(self, resource: str) -> bool:

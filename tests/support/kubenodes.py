@@ -1,5 +1,7 @@
-"""Stand-ins for what a cluster would add to an API server alone: the StatefulSet controller with its pods, and
-appliances that tell which GPUs they have. They know nothing of claims."""
+"""Stand-ins for parts of a cluster besides the API server: the StatefulSet controller with its pods, and appliances.
+
+The appliances report their GPUs. They do not serve claims.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from remotegpu.rpc import WIRE_VERSION, pb, pb_grpc
 
 
 class Appliance(pb_grpc.ControlServicer):
-    """Lists its GPUs over TLS, to clients with the operator's token."""
+    """An appliance that lists its GPUs over TLS, to clients with the operator's token."""
 
     def __init__(self, name: str, address: str, gpus: int, memory: int, token: str) -> None:
         self.name = name
@@ -26,9 +28,9 @@ class Appliance(pb_grpc.ControlServicer):
         self.draining = False
         self.full = ""
         self.calls = 0
-        # What a test says of them.
+        # The leases to report; a test sets them.
         self.leases: list[pb.Lease] = []
-        # What a test does when a lease is to move from here: why it does not, empty if it has.
+        # Called for MoveLease; a test sets it. Returns the reason why the lease does not move, or "" if it has moved.
         self.on_move: Callable[[pb.MoveLeaseRequest], str] = lambda _: "no test says that it moves"
         self.invited: list[str] = []
         self._token = token
@@ -89,8 +91,10 @@ class Appliance(pb_grpc.ControlServicer):
 
 
 class Nodes:
-    """The StatefulSet controller and the kubelets: for every StatefulSet of the operator a pod with an address of its
-    own on loopback, and in it an appliance. A deleted pod is made anew, at another address."""
+    """The StatefulSet controller and kubelets: creates a pod and an appliance for each StatefulSet of the operator.
+
+    Each appliance has its own loopback address. A deleted pod is recreated with another address.
+    """
 
     def __init__(self, kube: Kube, subnet: int) -> None:
         self._kube = kube
@@ -115,7 +119,7 @@ class Nodes:
         assert self._failure is None, self._failure
 
     def hold_back(self, name: str, held: bool = True) -> None:
-        """Stops recreating this StatefulSet's pod; `held=False` allows it again."""
+        """Stops to recreate the pod of this StatefulSet; `held=False` allows it again."""
         (self._held.add if held else self._held.discard)(name)
 
     def _run(self) -> None:
@@ -123,7 +127,7 @@ class Nodes:
             try:
                 self._pass()
             except (RefusedError, urllib3.exceptions.HTTPError):
-                continue  # the API server is away, or somebody was faster
+                continue  # the API server does not answer, or another client was faster
             except Exception as error:
                 self._failure = error
                 raise

@@ -1,4 +1,4 @@
-"""Leases of an appliance, and programs that hold one and do what they are told."""
+"""Reads leases of an appliance, and runs programs that hold one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def leases(remote: Appliance) -> list[dict[str, Any]]:
 
 
 def lease(remote: Appliance) -> str:
-    """The name of the only one."""
+    """Returns the name of the only lease."""
     (one,) = leases(remote)
     return str(one["lease_id"])[:8]
 
@@ -28,7 +28,7 @@ def tell(program: subprocess.Popen[str], text: str = "again\n") -> None:
 
 
 def end(program: subprocess.Popen[str]) -> str:
-    """The program ends well; what it wrote on standard error."""
+    """Waits for the end of a program, which must succeed. Returns its stderr."""
     _, errors = program.communicate(timeout=60)
     assert program.returncode == 0, errors
     return errors
@@ -36,7 +36,7 @@ def end(program: subprocess.Popen[str]) -> str:
 
 @contextlib.contextmanager
 def keeping(remote: Appliance, mib: int, share: str = "0.5") -> Iterator[subprocess.Popen[str]]:
-    """A program that has memory, and checks it for each line that it is told."""
+    """Runs a program that allocates memory, and checks the memory for each line on its stdin."""
     with remote.start("keep_and_check.py", str(mib), share=share, stdin=subprocess.PIPE) as program:
         assert line(program) == "ready"
         yield program
@@ -44,7 +44,7 @@ def keeping(remote: Appliance, mib: int, share: str = "0.5") -> Iterator[subproc
 
 @contextlib.contextmanager
 def suspended_often(remote: Appliance) -> Iterator[list[int]]:
-    """Suspends and resumes the one lease again and again; the list gets an entry for each time."""
+    """Suspends and resumes all leases repeatedly during the block. The list gets an entry for each time."""
 
     def suspend(times: list[int]) -> None:
         for each in leases(remote):
@@ -59,7 +59,7 @@ def suspended_often(remote: Appliance) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def moved_often(one: Appliance, other: Appliance) -> Iterator[list[int]]:
-    """Moves the one lease there and back again and again; the list gets an entry for each time."""
+    """Moves all leases to and fro between two appliances during the block. The list gets an entry for each time."""
     here, there = one, other
 
     def move(times: list[int]) -> None:

@@ -1,5 +1,6 @@
-"""Libraries from the package index, whose values are compared with the CPU's: their table, one run of their cases, and
-the format of results. Only right values are a pass.
+"""Runs cases of libraries from the package index, and compares their values with the CPU's.
+
+It has the table of libraries, one run of their cases, and the format of results. A case passes only with right values.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ VENVS: Final = ROOT / "target" / "libraries"
 SHARE: Final = "0.25"
 # The memory of a software GPU of `remotegpu run --native`.
 MEMORY_MIB: Final = 8192
-# A kernel compiled natively must be compiled again on the share.
+# Separate caches for each run, so that a kernel compiled natively is compiled again on the share.
 CACHES: Final = {
     "CUDA_CACHE_PATH": "cuda",
     "CUPY_CACHE_DIR": "cupy",
@@ -48,16 +49,16 @@ class Library:
     package: str
     programs: tuple[str, ...]
     seconds: int
-    # Empty: only `make test-all` runs it.
+    # The shard of CI; empty: only `make test-all` runs the library.
     shard: str = ""
     venv: str = ""
     alone: bool = False
     gives: str = ""
-    # Variables that a user sets as well, as `filled` completes them; the page shows them completed.
+    # Variables that a user must set too, before `filled` completes them. The page shows them completed.
     environment: Mapping[str, str] = field(default_factory=dict)
-    # By case: the cause of a failure, and at the end the issue that it waits for.
+    # By case: the cause of a known failure, which ends with its issue.
     due: Mapping[str, str] = field(default_factory=dict)
-    # By case: the reason why its right values have other bits from run to run.
+    # By case: the reason why its right values differ in their bits from run to run.
     differs: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -73,17 +74,17 @@ class Library:
         return dict(line.split("==") for line in text.splitlines() if "==" in line)[self.package]
 
     def cases(self) -> dict[str, str]:
-        """Each case with its program, in the programs' order."""
+        """Returns the program of each case, in the order of the programs."""
         return {case: program for program in self.programs for case in cases_of(PROGRAMS / program)}
 
     def longest(self) -> float:
-        """The longest time of all cases, natively and on a share, on a crowded machine."""
+        """Returns the time limit in seconds of all cases, natively and on a share, on a loaded machine."""
         processes = len(self.cases()) if self.alone else len(self.programs) + len(self.due)
         return CROWDED * self.seconds * 2 * processes
 
 
 def filled(environment: Mapping[str, str], venv: Path) -> dict[str, str]:
-    """The variables, with the folder of the venv, this folder, and the PATH filled in where they are named."""
+    """Returns the variables with the values of `{venv}`, `{folder}` and `{path}` filled in."""
     return {
         variable: value.format(venv=venv, folder=FOLDER, path=os.environ["PATH"])
         for variable, value in environment.items()
@@ -91,7 +92,7 @@ def filled(environment: Mapping[str, str], venv: Path) -> dict[str, str]:
 
 
 def cases_of(program: Path) -> list[str]:
-    """A program's cases: its functions without parameters that yield values."""
+    """Returns the cases of a program: its functions without parameters that yield values."""
     return re.findall(r"^def ([a-z]\w*)\(\) -> Iterator\[Value\]:$", program.read_text(), re.MULTILINE)
 
 
@@ -102,7 +103,7 @@ def load(table: Path = TABLE) -> dict[str, Library]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a case, natively or on a share. Without a cause the values were right."""
+    """The outcome of a case, natively or on a share. If `failed` is empty, the values were right."""
 
     failed: str = ""
     error: float = 0.0
@@ -110,7 +111,7 @@ class Outcome:
 
 
 def run(library: Library, where: Sequence[str], cases: Sequence[str]) -> dict[str, Outcome]:
-    """The outcome of each case; a case that printed nothing has the last words of the process as its cause."""
+    """Runs cases and returns their outcomes. The cause of a case without a result is the end of stderr."""
     programs = library.cases()
     if library.alone:
         groups = [[case] for case in cases]
@@ -138,7 +139,7 @@ def started(
     environment: Mapping[str, str],
     caches: Mapping[str, str] = CACHES,
 ) -> Iterator[Running]:
-    """Starts the program in a folder of its own, with its caches; at the end nothing that it started runs on."""
+    """Starts a program in its own folder with its own caches. At the end, kills it and all that it started."""
     with tempfile.TemporaryDirectory() as folder:
         own = {variable: f"{folder}/{name}" for variable, name in caches.items()}
         out, err = Path(folder) / "stdout", Path(folder) / "stderr"
@@ -163,7 +164,7 @@ def output(
     cases: Sequence[str],
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, str, str]:
-    """Runs cases. Returns both output streams, and how the process ended."""
+    """Runs cases of a program. Returns stdout, stderr and a text about the end of the process."""
     command = [str(library.python), str(PROGRAMS / program), *cases]
     with started(where, command, {**filled(library.environment, library.folder), **environment}) as running:
         watch, process = Watch(), running.process
@@ -186,7 +187,7 @@ def _process(library: Library, where: Sequence[str], program: str, cases: Sequen
 
 
 def last_words(stderr: str) -> str:
-    """Returns up to three lines of this project's own in an output, else its last line."""
+    """Returns up to three lines of remotegpu in an output; without such lines, the last line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("---")]
     ours = list(dict.fromkeys(line for line in lines if line.startswith("remotegpu:")))
     return " ".join(" / ".join(ours[:3] or lines[-1:] or ["it said nothing"]).split())[:400]
@@ -194,19 +195,19 @@ def last_words(stderr: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A library of a page. This is the format of the file of results, whatever program makes it."""
+    """A row of the page of libraries, and the format of the file of results."""
 
     library: str
     version: str
-    # How many of the cases were right.
+    # The number of cases, and of those that were right natively and on a share.
     cases: int
     native: int
     share: int
-    # The greatest difference from the CPU, in units of the greatest value.
+    # The largest difference from the CPU, relative to the largest value.
     error: float
-    # How many of the cases that were right both ways had the same bits.
+    # The number of cases that were right both ways and had the same bits.
     same_bits: int
-    # By case: "natively", "on a share", or both with " and " between, and the cause there.
+    # By case: "natively", "on a share" or "natively and on a share", and the cause.
     failed: Mapping[str, tuple[str, str]]
     date: str
 
@@ -229,7 +230,7 @@ def row(library: Library, native: Mapping[str, Outcome], share: Mapping[str, Out
 
 @functools.cache
 def both(name: str) -> dict[str, dict[str, Outcome]]:
-    """A library's cases natively and on a share. A case that is due runs in a process without the others."""
+    """Runs a library's cases natively and on a share. A case with a known failure runs in a process of its own."""
     library = load()[name]
     ready = [case for case in library.cases() if case not in library.due]
 

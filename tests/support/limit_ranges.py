@@ -1,6 +1,6 @@
-"""Requests of a pod and a template, and what must remain of them under defaults of a LimitRange or of another webhook.
+"""A table of requests of pods and templates, with the expected results under the defaults of LimitRanges.
 
-One table for `test_defaults.py`, with a small API server of the test's own, and with real ones.
+`test_defaults.py` uses the table with a small API server of its own, and with real ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from remotegpu.api.kubernetes import FRACTION, MILLI
 
 Object = dict[str, Any]
 
-# An administrator's settings; the API server completes them as `complete` does.
+# Limits of an administrator's LimitRange. The API server completes them as `complete` does.
 LIMIT_RANGES: dict[str, Object] = {
     "default of fraction": {"default": {FRACTION: "0.1"}, "defaultRequest": {FRACTION: "0.1"}},
     "default of milli": {"default": {MILLI: "100"}, "defaultRequest": {MILLI: "100"}},
@@ -29,7 +29,7 @@ DEFAULTS = {
     "max of milli": 600,
     "min of milli": 100,
 }
-# Bounds in fractions, and what Kubernetes says of a container without one: it sees thousandths alone.
+# Bounds in fractions, and the error of Kubernetes, which sees only thousandths and so no fraction in a container.
 _NO_LIMIT = f"maximum {FRACTION} usage per Container is 600m.  No limit is specified"
 _NO_REQUEST = f"minimum {FRACTION} usage per Container is 100m.  No request is specified"
 BOUNDS_OF_FRACTIONS: dict[str, tuple[Object, str]] = {
@@ -44,7 +44,7 @@ BOUNDS_OF_FRACTIONS: dict[str, tuple[Object, str]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """Containers by name: the limits that the author writes, and the expected thousandths. None: the default."""
+    """Containers by name: the author's limits, and the expected thousandths (None: the default)."""
 
     containers: dict[str, Object]
     has: dict[str, int | None]
@@ -66,11 +66,11 @@ class Row:
         return {**made, **({"initContainers": init} if init else {})}
 
     def expected(self, limit_range: str) -> dict[str, int]:
-        """`max` gives the same to all containers without limits, which may be more than a pod can have."""
+        """Returns the expected thousandths of each container of a pod in a namespace with this LimitRange."""
         return {name: DEFAULTS[limit_range] if milli is None else milli for name, milli in self.has.items()}
 
     def in_a_template(self) -> dict[str, int]:
-        """A LimitRange is for pods: a template has what its author wrote."""
+        """Returns the expected thousandths in a pod template, which a LimitRange does not change."""
         return {name: milli or 0 for name, milli in self.has.items()}
 
 
@@ -98,8 +98,9 @@ ROWS = {
 
 
 def complete(limit_range: Object) -> Object:
-    """Completes a LimitRange as Kubernetes' documentation says: `max` is a default limit, a default limit is a default
-    request, and so is `min`.
+    """Completes a LimitRange as the documentation of Kubernetes says.
+
+    `max` is the default of a limit; a default limit, and `min`, are the default of a request.
     """
     default = {**limit_range.get("max", {}), **limit_range.get("default", {})}
     request = {**limit_range.get("min", {}), **limit_range.get("defaultRequest", {})}
@@ -107,7 +108,7 @@ def complete(limit_range: Object) -> Object:
 
 
 def filled(spec: Object, completed: Object) -> Object:
-    """The pod spec with the defaults of a LimitRange, in containers of both kinds."""
+    """Returns the pod spec with the defaults of a LimitRange in containers and init containers."""
     kinds = [name for name in ("initContainers", "containers") if name in spec]
     return {**spec, **{name: [_filled(each, completed) for each in spec[name]] for name in kinds}}
 

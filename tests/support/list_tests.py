@@ -1,6 +1,6 @@
-"""Prints what pytest would run with the given arguments as JSON: ids of tests with their marks.
+"""Prints as JSON the tests that pytest would run with the given arguments: their ids and marks.
 
-In a process of its own, because a run of pytest cannot ask what another one would collect.
+It is a separate program, because a run of pytest cannot collect the tests of another run.
 """
 
 from __future__ import annotations

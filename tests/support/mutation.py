@@ -1,4 +1,4 @@
-"""Changes of JSON and of bytes by chance, from seeds: for parts that strangers or tenants speak to."""
+"""Mutates JSON and bytes at random, from seeds, to fuzz parts that get input from strangers or tenants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = "REMOTEGPU_FUZZ_SECONDS"
-#: What readers often do not expect.
+#: Values that parsers often do not expect.
 _ODD: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1 << 31, 1 << 63, -(1 << 63), 10**40, 1.5, -0.0, 1e308),
     *("", "0", "-1", "x" * 300, "\x1b[2J", "\n", "\u202e", "\ud800", "../../etc/passwd", "1e9999", "100000000000Ei"),
@@ -21,7 +21,7 @@ _ODD: tuple[Any, ...] = (
 
 
 def for_a_while(name: str, least: int = 100) -> Iterator[random.Random]:
-    """Chance, again and again, for as long as the shard says; a failure names the seed that repeats it."""
+    """Yields random generators for the time that the shard sets. The generator's seed is `name` and a number."""
     seconds = float(os.environ.get(SECONDS, "60"))
     ends, turn = time.monotonic() + seconds, 0
     while time.monotonic() < ends or turn < least:
@@ -35,7 +35,7 @@ def seeds(file: Path) -> list[Any]:
 
 
 def changed(value: Any, chance: random.Random) -> Any:
-    """A copy with one to four places changed."""
+    """Returns a copy with one to four changes."""
     made = copy.deepcopy(value)
     for _ in range(chance.randint(1, 4)):
         made = _change(made, chance)
@@ -43,8 +43,10 @@ def changed(value: Any, chance: random.Random) -> Any:
 
 
 def with_other_texts(value: Any, chance: random.Random) -> Any:
-    """A copy in which texts are others, and nothing has another type: what an API server keeps of the kinds that it
-    knows. A text of lines of JSON is such lines again, with any change."""
+    """Returns a copy with other texts but the same types, as an API server would store it.
+
+    In a text with lines of JSON, one line is replaced by a mutation of its JSON.
+    """
     if isinstance(value, dict):
         return {key: with_other_texts(each, chance) for key, each in value.items()}
     if isinstance(value, list):
@@ -76,7 +78,7 @@ def changed_bytes(data: bytes, chance: random.Random) -> bytes:
 
 
 def _change(value: Any, chance: random.Random) -> Any:
-    """Somewhere beneath, or the whole."""
+    """Returns the value with one random change, inside it or of the whole."""
     if isinstance(value, dict) and value and chance.random() < 0.9:
         key = chance.choice(sorted(value))
         match chance.randrange(8):

@@ -1,4 +1,4 @@
-"""Orders for the NVML stand-in (`nvml_stand_in.c`): a GPU that fails when a test says so."""
+"""Builds and controls the NVML stand-in (`nvml_stand_in.c`): a GPU that fails when a test requests it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SOURCE: Final = Path(__file__).with_name("nvml_stand_in.c")
 
 
 class NvmlStandIn:
-    """A folder with the library and its orders; `environment` is that of an appliance which loads it as NVML."""
+    """A folder with the library and its orders. An appliance with `environment` and `options` loads it as NVML."""
 
     def __init__(self, folder: Path) -> None:
         native = DIST / "native"
@@ -22,7 +22,7 @@ class NvmlStandIn:
         os.mkfifo(self._orders / "xids")
         library = folder / "lib" / "libnvidia-ml.so.1"
         library.parent.mkdir()
-        # What it does not define is found in what it depends on: the software GPU's driver has NVML as well.
+        # Functions that the stand-in lacks are found in the software GPU's driver, which it is linked with.
         command = ["cc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(_SOURCE)]
         command += ["-Wl,-soname,libnvidia-ml.so.1", "-Wl,--no-as-needed", f"-Wl,-rpath,{native}"]
         subprocess.run([*command, str(native / "libcuda.so.1")], check=True)
@@ -30,19 +30,22 @@ class NvmlStandIn:
         self.options = ("--backend", "cuda", "--driver", str(native / "libcuda.so.1"))
 
     def raise_xid(self, number: int) -> None:
-        """The driver tells of it. Somebody has to listen: else this blocks once the FIFO is full."""
+        """Makes the driver report an XID. Blocks if the FIFO is full and no process reads it."""
         with (self._orders / "xids").open("r+b", buffering=0) as xids:
             xids.write(number.to_bytes(8, "little"))
 
     def set(self, **figures: int) -> None:
-        """`ecc`, `recovery` (an NVML_GPU_RECOVERY_ACTION), `remap_failed`, `lost`, `unwatched`, `utilization`,
-        `memory_utilization` (percent), `temperature` (degrees Celsius), `power` (milliwatt), `memory_used` (bytes)."""
+        """Sets values that NVML reports.
+
+        They are `ecc`, `recovery` (an NVML_GPU_RECOVERY_ACTION), `remap_failed`, `lost`, `unwatched`, `utilization`,
+        `memory_utilization` (percent), `temperature` (degrees Celsius), `power` (milliwatt), `memory_used` (bytes).
+        """
         for name, value in figures.items():
             new = self._orders / f"{name}.new"
             new.write_text(str(value))
             new.rename(self._orders / name)
 
     def clear(self, *names: str) -> None:
-        """NVML does not support these any more."""
+        """Removes values, so that NVML no longer supports them."""
         for name in names:
             (self._orders / name).unlink()

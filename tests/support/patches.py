@@ -1,4 +1,4 @@
-"""JSON Patch as an API server applies it."""
+"""Applies JSON Patches like an API server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def applied(document: Any, patch: list[dict[str, Any]]) -> Any:
-    """RFC 6902, as much of it as we use."""
+    """Returns the patched document. It supports the part of RFC 6902 that the project uses."""
     document = copy.deepcopy(document)
     for operation in patch:
         keys = [key.replace("~1", "/").replace("~0", "~") for key in operation["path"].split("/")[1:]]

@@ -1,11 +1,13 @@
-"""Fixtures of more than one folder. A plugin, because a conftest.py for all would bear the name of the one in e2e/."""
+"""Fixtures for several folders. It is a plugin, since a common conftest.py would conflict with the one in e2e/."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import signal
 from collections.abc import Iterator
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    """A shell lets what it starts in the background ignore Ctrl-C, nohup SIGHUP; so would every program of a test."""
+    """Restores the handlers of SIGINT and SIGHUP, which background jobs and nohup ignore, before tests inherit them."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
@@ -25,8 +27,8 @@ def pytest_configure() -> None:
 
 
 def _patience() -> None:
-    """CI runs other work at the same time: the duration of an example proves nothing."""
-    with contextlib.suppress(ImportError):  # The environment of torch's tests does without.
+    """Removes hypothesis's time limits for examples, since CI runs other work at the same time."""
+    with contextlib.suppress(ImportError):  # The environment of torch's tests lacks it.
         from hypothesis import HealthCheck, settings
 
         settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,32 +40,42 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--part",
         action="append",
         metavar="NAME",
-        help="only tests of this part of CI: core, or a shard of .ci/shards.toml; can be given again",
+        help="only tests of this part of CI: core, api, or a shard of .ci/shards.toml; can be given again",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if {"apiserver", "each_apiserver"} & set(getattr(item, "fixturenames", ())):
+        if any({"api_server", _one.__name__} & set(code.co_names) for code in _codes(item)):
             item.add_marker("apiserver")
     if parts := config.getoption("--part"):
         _keep(parts, config, items)
 
 
+def _codes(item: pytest.Item) -> Iterator[CodeType]:
+    """Yields the code objects of a test and of its fixtures."""
+    if isinstance(item, pytest.Function):
+        fixtures = [each for all_of_a_name in item._fixtureinfo.name2fixturedefs.values() for each in all_of_a_name]
+        for function in (item.function, *(fixture.func for fixture in fixtures)):
+            if code := getattr(inspect.unwrap(function), "__code__", None):
+                yield code
+
+
 def _keep(parts: list[str], config: pytest.Config, items: list[pytest.Item]) -> None:
     table = shards.load()
-    if unknown := set(parts) - {shards.CORE, shards.NONE, *(shard.name for shard in table.shards)}:
+    if unknown := set(parts) - {shards.CORE, shards.API, shards.NONE, *(shard.name for shard in table.shards)}:
         raise pytest.UsageError(f"--part: {shards.TABLE} has no shard named {', '.join(sorted(unknown))}")
     kept: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
-        (kept if table.part_of(item.nodeid) in parts else others).append(item)
+        marks = {mark.name for mark in item.iter_markers()}
+        (kept if table.part_of(item.nodeid, marks) in parts else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = kept
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell what the table of CUDA's documentation took in all, however many processes ran it: 180 s are its most."""
+    """Prints the total time of tests/documented over all processes. The limit is 180 s."""
     reports = [each for kind in terminalreporter.stats.values() for each in kind if isinstance(each, pytest.TestReport)]
     seconds = sum(each.duration for each in reports if each.nodeid.startswith("tests/documented/"))
     if seconds:
@@ -72,8 +84,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """With `--dist loadgroup`, tests that are alike up to the last hyphen of their parameters stay in one process
-    (xdist 3.8 marks its groups in an attribute that pytest 9.2 no longer reads, and would spread them).
+    """Keeps tests in one process that differ only after the last hyphen of their id, with `--dist loadgroup`.
+
+    xdist 3.8 marks its groups in an attribute that pytest 9.2 no longer reads, so it would spread them.
     """
     if config.getoption("dist") != "loadgroup":
         return None
@@ -84,7 +97,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 
 def _one(version: str) -> Iterator[ApiServer]:
-    # Here, because the environment of `make test-frameworks` has nothing of what an API server's certificates need.
+    # Imported here: the environment of `make test-frameworks` lacks the packages for certificates.
     from support.apiserver import api_server
 
     with api_server(version) as server:
@@ -93,11 +106,11 @@ def _one(version: str) -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="session")
 def apiserver() -> Iterator[ApiServer]:
-    """One API server of 1.34 for the whole run; tests keep to namespaces of their own."""
+    """An API server of 1.34 for the whole run. Each test must use its own namespaces."""
     yield from _one("1.34")
 
 
 @pytest.fixture(scope="session", params=["1.34", "newest"])
 def each_apiserver(request: pytest.FixtureRequest) -> Iterator[ApiServer]:
-    """The same of 1.34 and of the newest minor: the test runs on both."""
+    """An API server of 1.34 and one of the newest minor version. The test runs once with each."""
     yield from _one(request.param)

@@ -1,4 +1,4 @@
-"""A device plugin in a process of its own, with a stand-in kubelet."""
+"""Runs a device plugin in its own process, with a stand-in kubelet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS = 30
 
 
 class Node:
-    """The folders of one node; `run` starts the plugin on it, any number of times."""
+    """The folders of one node. `run` starts the plugin on the node, any number of times."""
 
     def __init__(self, folder: Path) -> None:
         self.plugins = folder / "plugins"
@@ -33,7 +33,7 @@ class Node:
         self.write_client("first")
 
     def write_client(self, content: str) -> None:
-        """Writes a release's client: enough of it for the plugin, which does not read the files."""
+        """Writes a client of a release, as far as the plugin needs it: the plugin does not read the files."""
         pod = self.dist / "pod"
         (pod / "lib").mkdir(parents=True, exist_ok=True)
         (pod / "lib" / "libcuda.so.1").write_text(content)
@@ -43,7 +43,7 @@ class Node:
 
     @contextlib.contextmanager
     def run(self, kubeconfig: Path, http: str = "", patience: int = 0) -> Iterator[subprocess.Popen[bytes]]:
-        """`patience`: how many seconds a plugin that is to end waits for its successor."""
+        """Runs the plugin during the block. On SIGTERM it waits `patience` seconds for its successor."""
         command = [sys.executable, "-m", "remotegpu_deviceplugin", "--kubelet", str(self.plugins)]
         command += ["--files", str(self.files), "--http", http or self.http, "--patience", str(patience)]
         environment = os.environ | {"KUBECONFIG": str(kubeconfig), "REMOTEGPU_DIST": str(self.dist)}
@@ -58,7 +58,7 @@ class Node:
                     process.kill()
 
     def heard(self, resource: str, count: int) -> None:
-        """Waits until the kubelet has received that many lists."""
+        """Waits until kubelet's last list of the resource has `count` devices."""
         until(
             lambda: self.kubelet.heard.get(resource, [-1])[-1] == count,
             SECONDS,

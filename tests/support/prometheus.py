@@ -1,4 +1,4 @@
-"""A Prometheus server of this machine's own, on loopback."""
+"""Runs a Prometheus server on loopback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Query = Callable[[str], Any]
 
 @contextlib.contextmanager
 def prometheus(folder: Path, config: dict[str, Any]) -> Iterator[Query]:
-    """Yields a function that queries a path below /api/v1/. The data is in `folder`/data, also that of earlier runs."""
+    """Yields a function that queries a path below /api/v1/. Its data stays in `folder`/data for later runs."""
     file = folder / "prometheus.yaml"
     file.write_text(yaml.safe_dump(config))
     address = f"127.0.0.1:{free_port()}"

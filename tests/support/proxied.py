@@ -1,4 +1,4 @@
-"""Programs whose appliance is behind proxies."""
+"""Runs programs whose appliance is behind proxies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from support.faultproxy import FaultProxy
 from support.system import DIST, REMOTEGPU, Appliance, again_and_again
 
-# The proxies' address: the ports are the appliance's own.
+# The address of the proxies, which have the same ports as the appliance.
 BEHIND_PROXIES = "127.0.0.2"
 EVERY_SECONDS = 0.2
 
@@ -20,7 +20,7 @@ EVERY_SECONDS = 0.2
 def before_data(
     remote: Appliance, tap: Callable[[bytes], None] = lambda _: None, carrier: str = "direct"
 ) -> Iterator[FaultProxy]:
-    """A proxy before each port; that of the data is the value, by this carrier: gRPC takes them to the control port."""
+    """Runs a proxy before each port. Yields the proxy of the carrier's data; gRPC sends data to the control port."""
     host, _, port = remote.endpoint.rpartition(":")
     control, data = (
         FaultProxy(host, number, listen_host=BEHIND_PROXIES, listen_port=number, tap=tap)
@@ -32,7 +32,7 @@ def before_data(
 
 @contextlib.contextmanager
 def delayed(remote: Appliance, milliseconds: float) -> Iterator[None]:
-    """A proxy before each port, in a process of its own, which delays by fractions of a ms each way."""
+    """Runs a proxy before each port, in another process. It can delay by fractions of a millisecond each way."""
     port = int(remote.endpoint.rpartition(":")[2])
     routes = [f"{BEHIND_PROXIES}:{one}=127.0.0.1:{one}" for one in (port, port + 1)]
     words = [str(DIST / "bin" / "remotegpu-bench"), "delay-proxy", str(milliseconds), *routes]
@@ -40,11 +40,11 @@ def delayed(remote: Appliance, milliseconds: float) -> Iterator[None]:
         assert proxy.stdout is not None
         assert proxy.stdout.readline().strip() == "ready"
         yield
-        # It ends with its input, which leaving the block closes.
+        # The end of the outer block closes the proxy's stdin, which ends it.
 
 
 def command(remote: Appliance, *program: str, share: str = "0.25", options: tuple[str, ...] = ()) -> list[str]:
-    """Runs a program on a share of the appliance, by the proxies before it."""
+    """Returns the command that runs a program on a share of the appliance through the proxies."""
     endpoint = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}"
     return [REMOTEGPU, "run", "--appliance", endpoint, "-p", share, *options, "--", *program]
 
@@ -58,7 +58,7 @@ def run(
 
 
 def reach(remote: Appliance, *options: str) -> None:
-    """Wait for an appliance whose certificate is for the proxies' address."""
+    """Waits for an appliance whose certificate is for the proxies' address."""
     remote.endpoint, own = f"{BEHIND_PROXIES}:{remote.endpoint.rpartition(':')[2]}", remote.endpoint
     remote.wait_until_ready(*options)
     remote.endpoint = own
@@ -66,7 +66,7 @@ def reach(remote: Appliance, *options: str) -> None:
 
 @contextlib.contextmanager
 def cut_often(proxy: FaultProxy) -> Iterator[list[int]]:
-    """Cuts all connections every 200 ms; the list gets an entry for each time."""
+    """Resets all connections every 200 ms during the block. The list gets an entry for each time."""
 
     def cut(cuts: list[int]) -> None:
         proxy.cut()

@@ -1,7 +1,10 @@
-"""Assigns each test to a part of CI, and chooses the shard of a run. The table is `.ci/shards.toml`.
+"""Assigns each test to a part of CI, and chooses the shard of a run.
 
-A part is `core`, which every run has, or a shard, of which a run has one. The longest entry of the table that names a
-test decides, and a test that no entry names is in core: so each test is in exactly one part.
+The table is `.ci/shards.toml`; `.ci/passed.toml` has the commit at which each shard last passed.
+
+A part is `core`, which `make test` runs, `api`, which each run of CI executes too, or a shard, of which a run executes
+one. The longest entry of the table that matches a test decides. A test without a matching entry is in `api` if it
+starts an API server, else in `core`. So each test is in exactly one part.
 """
 
 from __future__ import annotations
@@ -11,20 +14,23 @@ import shutil
 import subprocess
 import tempfile
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = ROOT / ".ci" / "shards.toml"
+PASSED: Final = ROOT / ".ci" / "passed.toml"
 CORE: Final = "core"
+API: Final = "api"
 NONE: Final = "none"
-# How long before the newest commit a commit still belongs to the same change: a session of work makes many.
+# A commit up to this time before the newest one belongs to the same change.
 CHANGE_SECONDS: Final = 12 * 3600
 
 
 class ShardError(Exception):
-    """A message with the error, its place, and the next step."""
+    """An error with a message that has the cause, the place and the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +38,17 @@ class Shard:
     name: str
     what: str
     tests: tuple[str, ...]
-    # Folders and files; a change there forces this shard.
+    # Folders and files. A change in them forces this shard.
     forced_by: tuple[str, ...]
-    # Why it is nobody's turn to run it, if so: it runs only where somebody asks for it by name.
+    # The reason why the shard runs only if REMOTEGPU_SHARD names it; else empty.
     by_hand: str = ""
-    # What its tests are marked with, if pytest leaves them out by itself.
+    # The mark of its tests, if pytest deselects them by default.
     mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ByHand:
-    """Tests that no part of CI has: those with a mark, and the target of the Makefile that runs them."""
+    """Tests that CI does not run: their mark, and the target of the Makefile that runs them."""
 
     mark: str
     target: str
@@ -56,23 +62,22 @@ class Table:
     by_hand: tuple[ByHand, ...] = ()
 
     def forced(self, shard: Shard, changed: list[str]) -> bool:
-        """Whether the shard guards one of the changed files, or has its tests: all of them, since a shard with some
-        tests of a file is not forced by it.
-        """
+        """Whether a changed file forces the shard: by `forced_by`, or because the shard has all tests of the file."""
         paths = [*shard.forced_by, *(test for test in shard.tests if "::" not in test)]
         return any(names(path, file) for path in paths for file in changed)
 
     def entries(self) -> list[tuple[str, str]]:
-        """Each path or test id with its part."""
+        """Returns each path or test id with its part."""
         return [*((test, CORE) for test in self.core), *((test, s.name) for s in self.shards for test in s.tests)]
 
-    def part_of(self, test: str) -> str:
-        """The part of a test id, like `tests/cli/test_run.py::test_signals[1]`."""
+    def part_of(self, test: str, marks: Collection[str] = ()) -> str:
+        """Returns the part of a test by its id (`tests/cli/test_run.py::test_signals[1]`) and its marks' names."""
         naming = [(len(entry), part) for entry, part in self.entries() if names(entry, test)]
-        return max(naming)[1] if naming else CORE
+        part = max(naming)[1] if naming else CORE
+        return API if part == CORE and "apiserver" in marks else part
 
     def find(self, asked: str) -> Shard:
-        """Finds a shard by name, or by number from 1."""
+        """Returns a shard by its name, or by its number from 1 on. Raises ShardError."""
         for number, shard in enumerate(self.shards, 1):
             if asked in {shard.name, str(number)}:
                 return shard
@@ -88,13 +93,21 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Pass:
+    """The last run in which all tests of a shard passed."""
+
+    commit: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     shard: Shard | None
     why: str
 
 
 def names(entry: str, test: str) -> bool:
-    """Whether an entry is the test, its function, its file or a folder above it; `*` at its end is any text."""
+    """Whether an entry matches a test: its id, function, file or a folder. A `*` at the end is any text."""
     if entry.endswith("*"):
         return test.startswith(entry[:-1])
     return test == entry or test.startswith((f"{entry}::", f"{entry}[", f"{entry.rstrip('/')}/"))
@@ -112,9 +125,18 @@ def load(file: Path = TABLE) -> Table:
     return Table(tuple(shards), tuple(content["core"]["tests"]), tuple(ByHand(**each) for each in content["by_hand"]))
 
 
-def choose(table: Table, tree: str, changed: list[str], asked: str = "") -> Turn:
-    """Chooses the shard of a run: the requested one, else by the tree's hash one of those that a change forces, else by
-    the same hash one of all.
+def load_passes(table: Table, file: Path = PASSED) -> dict[str, Pass]:
+    """Returns the last pass of each shard that has passed. Raises ShardError for a shard that is not in the table."""
+    passes = {name: Pass(each["commit"], str(each["date"])) for name, each in tomllib.loads(file.read_text()).items()}
+    for name in passes:
+        table.find(name)
+    return passes
+
+
+def choose(table: Table, passes: dict[str, Pass], changed: list[str], asked: str = "") -> Turn:
+    """Chooses the shard of a run: the requested one, else the one whose last pass is the oldest.
+
+    The second rule considers the shards that a change forces or, if there are none, all in turn. Raises ShardError.
     """
     if asked == NONE:
         return Turn(None, "REMOTEGPU_SHARD=none")
@@ -122,9 +144,23 @@ def choose(table: Table, tree: str, changed: list[str], asked: str = "") -> Turn
         return Turn(table.find(asked), f"REMOTEGPU_SHARD={asked}")
     forced = [shard for shard in table.in_turn() if table.forced(shard, changed)]
     among = forced or table.in_turn()
-    shard = among[int(tree, 16) % len(among)]
-    why = f"by the hash {tree[:12]} of the tree, of {', '.join(each.name for each in among)}"
+    shard = min(among, key=lambda each: passes[each.name].date if each.name in passes else "")
+    when = f"passed last on {passes[shard.name].date}" if shard.name in passes else "has no known pass"
+    why = f"it {when}, of {', '.join(each.name for each in among)}"
     return Turn(shard, f"{why}, which the last changes force" if forced else why)
+
+
+def due(table: Table, passes: dict[str, Pass], tree: str, root: Path = ROOT) -> list[Shard]:
+    """Returns the shards that a change since their last pass forces, and the shards that never passed."""
+
+    def changed_since(commit: str) -> list[str]:
+        return git("diff", "--name-only", "--no-renames", commit, tree, root=root).splitlines()
+
+    return [
+        shard
+        for shard in table.shards
+        if shard.name not in passes or table.forced(shard, changed_since(passes[shard.name].commit))
+    ]
 
 
 def git(*arguments: str, root: Path = ROOT, environment: dict[str, str] | None = None) -> str:
@@ -139,7 +175,7 @@ def git(*arguments: str, root: Path = ROOT, environment: dict[str, str] | None =
 
 
 def tree_hash(root: Path = ROOT) -> str:
-    """The git hash of the files in the working tree, committed or not; in a clean clone it is the commit's."""
+    """Returns the git hash of all files in the working tree, committed or not. In a clean clone it is the commit's."""
     index = Path(git("rev-parse", "--path-format=absolute", "--git-path", "index", root=root))
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder) / "index"
@@ -151,10 +187,12 @@ def tree_hash(root: Path = ROOT) -> str:
 
 
 def base(root: Path = ROOT) -> str:
-    """The commit from which changes are counted: where this branch left origin/main, if it did; else the newest commit
-    that is 12 hours older than the last one; else the empty tree, so that everything has changed.
+    """Returns the commit with which the tree is compared to find changes.
 
-    A clone of the commit to merge has no commit that says what was merged before, so the clock decides.
+    It is the merge base with origin/main, if HEAD is not merged; else the newest commit that is 12 hours older than
+    HEAD; else the empty tree, so that everything has changed.
+
+    In a clone whose HEAD is origin/main no commit marks the last merge, so the time decides.
     """
     head = git("rev-parse", "HEAD", root=root)
     try:
@@ -169,5 +207,5 @@ def base(root: Path = ROOT) -> str:
 
 
 def changed_files(tree: str, root: Path = ROOT) -> list[str]:
-    # The empty tree need not be in the object store for git to know it.
+    # git knows the empty tree even if it is not in the object store.
     return git("diff", "--name-only", "--no-renames", base(root), tree, root=root).splitlines()

@@ -1,4 +1,4 @@
-"""Processes whose wall clock a test moves, as if the machine's had been set: `shifted_clock.c`, preloaded."""
+"""Shifts the wall clock of processes, as if the machine's clock had been set, by preloading `shifted_clock.c`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 _SOURCE: Final = Path(__file__).with_suffix(".c")
-# As Jepsen moves it.
+# The shift in seconds that Jepsen uses.
 JUMP: Final = 262
 
 
 class ShiftedClock:
-    """One clock; `environment` is that of the processes that have it. Their monotonic clock is everybody's."""
+    """A clock for processes with `environment`. Their monotonic clock is not shifted."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -28,11 +28,11 @@ class ShiftedClock:
         self.environment = {"LD_PRELOAD": str(library), "SHIFTED_CLOCK": str(self._file)}
 
     def jump(self, seconds: int) -> None:
-        """From now on it is off by that much."""
+        """Sets the shift of the clock from now on."""
         self._shift[:] = struct.pack("q", seconds)
 
     def strobe(self, seconds: float) -> None:
-        """Ahead, behind and right, five times a second, for so long; then right."""
+        """Sets the clock ahead, behind and right in turn, five times a second, for `seconds`, and at last right."""
         end = time.monotonic() + seconds
         for shift in itertools.cycle((JUMP, -JUMP, 0)):
             self.jump(shift)

@@ -1,4 +1,4 @@
-"""A file system of its own for a test, which can be full or read-only. Needs root."""
+"""Mounts a small file system for a test, which can be made full or read-only. Needs root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SmallDisk:
         self._filling = folder / "filling"
 
     def fill(self) -> None:
-        """Until not a byte and not a file more fits."""
+        """Writes until no byte and no file fits any more."""
         with contextlib.suppress(OSError), self._filling.open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(4096))
@@ -55,14 +55,14 @@ def needs_root() -> None:
 @contextlib.contextmanager
 def small_disk(mib: int) -> Iterator[SmallDisk]:
     needs_root()
-    # A short name: sockets lie below it.
+    # A short path, since sockets are created in it.
     folder = Path(tempfile.mkdtemp(prefix="rg-", dir="/tmp"))
     try:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m,nr_inodes=1000", "tmpfs", folder], check=True)
         try:
             yield SmallDisk(folder)
         finally:
-            # What still has a file open there keeps it no longer than it lives.
+            # Lazy, since a process may still have a file open there.
             subprocess.run(["umount", "--lazy", folder], check=True)
     finally:
         folder.rmdir()

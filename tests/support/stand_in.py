@@ -1,4 +1,4 @@
-"""An appliance with the real gateway and stand-in workers, and a tenant for tests. No CUDA, no Rust worker."""
+"""An appliance with the real gateway and stand-in workers, and a tenant for tests. Needs neither CUDA nor Rust."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ LOST = 'raw {"op": "connection", "connected": false}'
 
 
 def make_dist(folder: Path, python: str = sys.executable) -> Path:
-    """A folder as the build makes it: the real gateway and `remotegpu-run`, the stand-in worker, empty libraries."""
+    """Fills a folder like the build: the real gateway and `remotegpu-run`, the stand-in worker, empty libraries."""
     for name in ("bin", "client", "lib", "native"):
         (folder / name).mkdir(parents=True)
     for name in ("remotegpu-gateway", "remotegpu-run"):
         (folder / "bin" / name).symlink_to(find_dist().program(name))
     (folder / "lib" / "libremotegpu_sandbox.so").symlink_to(find_dist().sandbox)
     (folder / "dashboard").symlink_to(find_dist().dashboard)
-    # Copied, because the repository may lie where a worker's own uid cannot read.
+    # Copied, because another uid may not be able to read the repository.
     worker_copy = folder / "bin" / WORKER.name
     worker_copy.write_bytes(WORKER.read_bytes())
     worker = folder / "bin" / "remotegpu-worker"
@@ -51,14 +51,14 @@ def make_dist(folder: Path, python: str = sys.executable) -> Path:
 
 
 def snapshot_of(dist: Path) -> Snapshot:
-    """A stand-in's snapshot of its GPU."""
+    """Returns the snapshot of a stand-in worker."""
     command = [str(dist / "bin" / "remotegpu-worker"), "--snapshot"]
     uuid = {"REMOTEGPU_SOFTGPU_UUIDS": UUID(int=1).hex}
     return parse_snapshot(subprocess.check_output(command, env={**os.environ, **uuid}, text=True))
 
 
 class StandIn:
-    """The appliance's process. Workers keep its uid: others may not be able to read this Python."""
+    """The appliance's process. Workers have the same uid, since another uid may not be able to read this Python."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class StandIn:
 
     @property
     def log(self) -> str:
-        # Not by reading: the appliance writes where the common file position is.
+        # `pread` does not move the file position, at which the appliance writes.
         return os.pread(self._log.fileno(), 1 << 20, 0).decode()
 
     @property
@@ -98,7 +98,7 @@ class StandIn:
         return sum(gpu.leased_bytes for gpu in self.gpus)
 
     def cli(self, *arguments: str, timeout: float = 20) -> subprocess.CompletedProcess[str]:
-        """Runs a command of ours, against this appliance unless it names another."""
+        """Runs a command of remotegpu, with this appliance as the default."""
         return self.start([REMOTEGPU, *arguments], timeout)
 
     def start(self, command: list[str], timeout: float = 20) -> subprocess.CompletedProcess[str]:
@@ -147,7 +147,7 @@ class Tenant:
         return connection
 
     def open_session(self, pid: int = 1, table_hash: int = 7, process: str = "") -> pb.OpenSessionReply:
-        """Returns the reply, refused or not."""
+        """Opens a session. Returns the reply, which may have a refusal."""
         reply: pb.OpenSessionReply = self.appliance.client._stub.OpenSession(
             pb.OpenSessionRequest(
                 versions=pb.Versions(wire=WIRE_VERSION, table_hash=table_hash, program="test"),
@@ -167,7 +167,7 @@ class Tenant:
         return Session(self.appliance, self.connect(b"RGP1", reply.session_id, reply.ticket), reply)
 
     def let_go(self) -> None:
-        """Closes the holding connection, as the kernel does when the process dies."""
+        """Closes the holding connection, as the kernel does when a process ends."""
         assert self.holding is not None
         self.holding.close()
 
@@ -187,7 +187,7 @@ class Session:
         appliance.open_connections.callback(self._lines.close)
 
     def ask(self, line: str) -> Any:
-        """Sends the worker a line to carry out. Returns its answer."""
+        """Sends the worker a line to execute. Returns the answer."""
         self.connection.sendall(line.encode() + b"\n")
         return json.loads(self._lines.readline())
 
@@ -199,7 +199,7 @@ class Session:
         return granted
 
     def rest(self) -> str:
-        """Everything that comes until the end of the connection."""
+        """Returns all remaining text until the end of the connection."""
         with contextlib.suppress(ConnectionError):
             return self._lines.read()
         return ""
@@ -211,6 +211,6 @@ class Session:
 
 @contextlib.contextmanager
 def all_back(appliance: StandIn) -> Iterator[None]:
-    """Checks that nothing is leased within the promised five seconds after the block."""
+    """Fails if anything is still leased five seconds after the block."""
     yield
     until(lambda: appliance.leased == 0 and not appliance.client.inventory().leases, 5, "the share is back")

@@ -1,7 +1,7 @@
-"""Stands in for remotegpu-worker: the real control protocol, and a toy language on the data connection.
+"""A stand-in for remotegpu-worker, with the real control protocol and a simple language on the data connection.
 
-A line on the connection is carried out and answered by one line of JSON, so that a test can play the tenant.
-The verbs are those of `Worker.carry_out`.
+It executes each line from the connection and answers with one line of JSON, so that a test can act as the tenant. The
+commands are those of `Worker.carry_out`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def snapshot() -> dict[str, Any]:
 
 
 def identity() -> dict[str, Any]:
-    """Properties that the appliance gave this process: user, groups, folder, sockets and limits."""
+    """Returns properties that the appliance gave this process: user, groups, folder, sockets and limits."""
     links = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
     limits = {"core": resource.getrlimit(resource.RLIMIT_CORE), "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)}
     return {
@@ -47,12 +47,12 @@ class Worker:
     def __init__(self, control: socket.socket, turns: socket.socket | None = None) -> None:
         self.control = control
         self.turns = turns
-        # Messages about its turns at a GPU.
+        # The gateway's messages about turns at a GPU.
         self.heard: list[dict[str, Any]] = []
         self.next_id = 1
         self.eaten: list[bytes] = []
         self.overfill = 0
-        # Messages of the appliance: give way, the client has ended, or hand memory on.
+        # Received orders of the appliance: "giveway", "clientended" and "handon".
         self.told: list[str] = []
 
     def send(self, **packet: Any) -> None:
@@ -68,7 +68,7 @@ class Worker:
             self.settle(answer)
 
     def settle(self, order: dict[str, Any]) -> None:
-        """Answers at once: everything that the tenant had sent was carried out as it came."""
+        """Answers a `settle` order at once, since each line of the tenant was executed when it came."""
         self.send(op="settled", id=order["id"])
 
     def carry_out(self, line: str) -> Any:
@@ -98,10 +98,10 @@ class Worker:
             case "cgroups":
                 return Path("/proc/self/cgroup").read_text().split()
             case "eat":
-                # This many MiB of host memory.
+                # The number of MiB of host memory to allocate.
                 return self.eaten.append(os.urandom(1 << 20) * int(rest[0]))
             case "overfill":
-                # This many bytes more than the next image has room for.
+                # The number of bytes to write beyond the size of the next image.
                 self.overfill = int(rest[0])
                 return None
             case "folders":
@@ -118,14 +118,14 @@ class Worker:
         raise ValueError(line)
 
     def send_folders(self, count: int) -> None:
-        """Sends packets with an open folder, which is not a regular file."""
+        """Sends packets with the descriptor of a folder, which is not a regular file."""
         folder = os.open("/", os.O_RDONLY)
         for _ in range(count):
             with contextlib.suppress(OSError):
                 socket.send_fds(self.control, [b'{"op": "log"}'], [folder])
 
     def hear(self, word: str, seconds: float) -> list[dict[str, Any]]:
-        """Returns the messages about its turns, once this word is among them or none came for so many seconds."""
+        """Returns the messages about turns, once `word` is among them or no message came for `seconds`."""
         assert self.turns is not None
         while all(each["op"] != word for each in self.heard) and select.select([self.turns], [], [], seconds)[0]:
             self.heard.append(json.loads(self.turns.recv(65536)))

@@ -1,4 +1,4 @@
-"""Connections of strangers, from several loopback addresses, which count as different peers."""
+"""Opens connections of strangers, from several loopback addresses, which count as different peers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import itertools
 import socket
 from collections.abc import Sequence
 
-# The head of a TLS record of 512 bytes, and the first of them.
+# The header of a TLS record of 512 bytes, and the first bytes of the record.
 HALF_HANDSHAKE = bytes.fromhex("1603010200010001fc0303") + bytes(20)
 # RFC 9113, 3.4: the client's preface and its empty settings.
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 
 
 class Strangers(contextlib.ExitStack):
-    """They stay until the block ends, or until they are shown out."""
+    """Connections that stay open until the block ends or the server closes them."""
 
     def __init__(self, ports: Sequence[int], addresses: int = 8) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Strangers(contextlib.ExitStack):
         self.connections: dict[int, list[socket.socket]] = {port: [] for port in ports}
 
     def come(self, count: int, words: bytes) -> None:
-        """So many at each port, which say this and nothing more."""
+        """Opens `count` connections to each port, and sends only `words` on each."""
         for _ in range(count):
             source = next(self._sources)
             for port in self._ports:

@@ -1,4 +1,4 @@
-"""Libraries' own test suites: their table, and one run of them. tests/libraries/suites.toml names them."""
+"""Runs the libraries' own test suites, which tests/libraries/suites.toml lists."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TABLE: Final = FOLDER / "suites.toml"
 @dataclass(frozen=True, slots=True)
 class Suite:
     name: str
-    # The folder of the files below the venv, and their patterns.
+    # The folder with the test files in the venv, and the patterns of the files.
     folder: str
     files: tuple[str, ...]
-    # How long one test may take on an idle machine, and how long all of them.
+    # The time limits in seconds of one test and of all tests, on an idle machine.
     seconds: int
     in_all: int
-    # The package by which unittest imports them. Without one pytest gets the files.
+    # The package from which unittest imports the tests. If it is empty, pytest runs the files.
     package: str = ""
-    # Variables that a user sets as well, as `libraries.filled` completes them.
+    # Variables that a user must set too, before `libraries.filled` completes them.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -69,7 +69,7 @@ def load(table: Path = TABLE) -> dict[str, Suite]:
 
 @dataclass(slots=True)
 class Found:
-    """The result of each test: empty if it passed, else its problem."""
+    """The problem of each test; empty if the test passed."""
 
     tests: dict[str, str] = field(default_factory=dict)
     # The patterns of the table of skips that matched a test.
@@ -77,7 +77,7 @@ class Found:
 
 
 def run(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Found:
-    """Runs all modules in one process. If a test ends it or hangs, the next process begins with the next module."""
+    """Runs all modules in one process. If a test ends the process or hangs, a new process runs the next modules."""
     found, left = Found(), list(modules)
     while left:
         module, begun = left[0], ""
@@ -102,8 +102,8 @@ def run(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Found:
 
 
 def _process(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The lines that the runner prints, then the end of its process."""
-    # Numba's own tests check where it puts its files.
+    """Yields the lines that the runner prints, then a line about the end of its process."""
+    # Numba's own tests check the location of its cache.
     caches = {variable: name for variable, name in CACHES.items() if variable != "NUMBA_CACHE_DIR"}
     environment = libraries.filled(suite.environment, suite.venv)
     with libraries.started(where, suite.command(modules), environment, caches) as running:
@@ -126,7 +126,7 @@ def _process(suite: Suite, where: Sequence[str], modules: Sequence[str]) -> Iter
 
 
 def _said(line: str) -> Iterator[dict[str, Any]]:
-    """Yields a line as JSON if the runner wrote it: tests print, too."""
+    """Yields a line as JSON if the runner printed it. Lines that tests print are ignored."""
     with contextlib.suppress(json.JSONDecodeError):
         if line.startswith("{"):
             yield json.loads(line)

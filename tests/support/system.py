@@ -1,4 +1,4 @@
-"""Starts appliances and runs programs against them, as a user would: through the command line."""
+"""Starts appliances and runs programs on them through the command line, as a user does."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from typing import IO, Any
 ROOT = Path(__file__).parents[2]
 DIST = Path(os.environ.get("REMOTEGPU_DIST", ROOT / "target" / "dist"))
 REMOTEGPU = str(Path(sys.executable).parent / "remotegpu")
-# `remotegpu run` for machines without Python.
+# The program of `remotegpu run` for machines without Python.
 REMOTEGPU_RUN = str(DIST / "bin" / "remotegpu-run")
 PROGRAMS = ROOT / "tests" / "programs"
 MIB = 1 << 20
-# The library that `remotegpu run` preloads for a software GPU.
+# The libraries that `remotegpu run` preloads for a software GPU.
 PRELOADED = {"LD_PRELOAD": ":".join(str(path) for path in sorted(DIST.glob("native/stand-ins/*.so.*")))}
 
 # Test programs that compare their own results and print `ok`.
@@ -45,8 +45,10 @@ SELF_CHECKING = (
 
 
 class Ports:
-    """Loopback ports for the servers of this process. They lie below those that the kernel gives to connections, and no
-    two processes of a network namespace share one, so that no other takes a port between its choice and its first use.
+    """Loopback ports for the servers of this process.
+
+    The ports are below the kernel's ephemeral ports, and each process of a network namespace has its own block. So no
+    other process can take a port between its choice and its first use.
     """
 
     FIRST, BLOCKS, BLOCK = 13_000, 170, 100
@@ -68,12 +70,12 @@ class Ports:
         raise RuntimeError("all blocks of test ports are taken: too many test processes run in this network namespace")
 
     def pair(self) -> int:
-        """A port that is free together with the next one. Every port comes round again only after all others."""
+        """Returns a port that is free together with the next one. A port is used again only after all others."""
         if self._owner != os.getpid():
             self._take_block()
         for port in itertools.islice(self._next, self.BLOCK // 2):
             with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
-                # As servers do: connections that have ended keep nobody from listening there again.
+                # Like servers: connections in TIME_WAIT do not prevent listening.
                 for each in (first, second):
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 first.bind(("127.0.0.1", port))
@@ -86,16 +88,16 @@ _PORTS = Ports()
 
 
 def free_port() -> int:
-    """A loopback port that is free together with the next one."""
+    """Returns a loopback port that is free together with the next one."""
     return _PORTS.pair()
 
 
-# How many times longer something may take while other work wants the CPUs all the time.
+# The factor by which time limits grow while other work wants the CPUs all the time.
 CROWDED = 4
 
 
 def _crowded_seconds() -> float:
-    """For how many seconds, since the machine started, some process was ready to run and had no CPU."""
+    """Returns the seconds since boot in which some process was ready to run but had no CPU."""
     try:
         found = re.search(r"some .*total=(\d+)", Path("/proc/pressure/cpu").read_text())
     except OSError:
@@ -104,8 +106,9 @@ def _crowded_seconds() -> float:
 
 
 class Watch:
-    """Measures time for limits that hold on an idle machine: other work, which CI has next to the tests, makes the
-    limits longer, but not without end.
+    """Measures time against limits for an idle machine. Other work on the machine extends the limits.
+
+    A limit grows up to CROWDED times.
     """
 
     def __init__(self) -> None:
@@ -118,7 +121,7 @@ class Watch:
 
 
 def open_files(process: int) -> dict[Path, str]:
-    """The open files of a process, by their place in /proc. Leaves out those that it closes meanwhile."""
+    """Returns the open files of a process, by their paths in /proc. Leaves out files that it closes meanwhile."""
     found = {}
     for link in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -127,7 +130,7 @@ def open_files(process: int) -> dict[Path, str]:
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """The first true value of `condition`, asked 20 times a second; fails if it is not `within` the seconds."""
+    """Returns the first true value of `condition`, called 20 times a second. Fails after `seconds` of a `Watch`."""
     watch = Watch()
     while not (value := condition()):
         assert watch.within(seconds), f"not within {seconds} s: {what}"
@@ -137,7 +140,7 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 
 @contextlib.contextmanager
 def again_and_again(seconds: float, act: Callable[[list[int]], None]) -> Iterator[list[int]]:
-    """Calls `act` from a thread during the block, each time the seconds have passed, with the list that it yields."""
+    """Calls `act` with the yielded list in a thread during the block, every `seconds`."""
     times: list[int] = []
     over = threading.Event()
 
@@ -155,7 +158,7 @@ def again_and_again(seconds: float, act: Callable[[list[int]], None]) -> Iterato
 
 
 class Log:
-    """A program's output on a stream. It is read all the time: a program that fills an unread pipe stalls."""
+    """The output of a program on a stream. A thread always reads it, since a full pipe would block the program."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.lines: list[str] = []  # so far
@@ -171,19 +174,19 @@ class Log:
         self._new.put(None)
 
     def __iter__(self) -> Iterator[str]:
-        """The lines that no caller has taken yet, as they come, until the program ends."""
+        """Yields the lines that no caller has taken yet, as they come, until the program ends."""
         while (text := self._new.get()) is not None:
             yield text
         self._new.put(None)
 
     def whole(self) -> str:
-        """The whole output, after the program has ended."""
+        """Returns the whole output, after the program has ended."""
         self._thread.join(timeout=30)
         return "".join(self.lines)
 
 
 class Appliance:
-    """An appliance in a process of its own: a software one of the given memory, or one with the machine's real GPUs."""
+    """An appliance in its own process: a software appliance of `memory_mib`, or one with the machine's real GPUs."""
 
     def __init__(
         self,
@@ -202,7 +205,7 @@ class Appliance:
         self.log = Log(self.process.stderr)
 
     def cli(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end. Its 0.3 s of CPU took more than 30 s where sixteen others wanted one."""
+        """Runs a command to its end. The limit is long: 0.3 s of CPU took over 30 s beside sixteen processes."""
         command, *rest = arguments
         words = [REMOTEGPU, command, "--appliance", self.endpoint, *rest]
         return subprocess.run(words, capture_output=True, text=True, timeout=CROWDED * timeout)
@@ -241,7 +244,7 @@ class Appliance:
         timeout: float = 120,
         options: tuple[str, ...] = (),
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a test program (or any command) on a share to its end."""
+        """Runs a test program, or any command, on a share to its end."""
         try:
             return subprocess.run(
                 self.command(*program, share=share, options=options),
@@ -255,7 +258,7 @@ class Appliance:
     def start(
         self, *program: str, share: str = "0.25", env: dict[str, str] | None = None, stdin: int | None = None
     ) -> Iterator[subprocess.Popen[str]]:
-        """Runs a test program in a process group of its own, which ends with the block."""
+        """Runs a test program in a process group of its own during the block."""
         process = subprocess.Popen(
             self.command(*program, share=share), stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, env=os.environ | (env or {}), start_new_session=True,
@@ -285,7 +288,7 @@ class Appliance:
 
 @contextlib.contextmanager
 def started_by(command: str, folder: Path) -> Iterator[None]:
-    """Makes `command` start remotegpu during the block, by a script in `folder`; it is words of a shell."""
+    """Makes the shell words `command` start remotegpu during the block, by a script in `folder`."""
     global REMOTEGPU
     before, script = REMOTEGPU, folder / "remotegpu"
     script.write_text(f'#!/bin/sh\nexec {command} {before} "$@"\n')
@@ -319,14 +322,14 @@ def native(*program: str, env: dict[str, str] | None = None, timeout: float = 12
 
 
 def training_results(file: Path) -> dict[str, Any]:
-    """The results that examples/01-digits/train.py wrote with --json, without those that differ from run to run."""
+    """Returns the results of examples/01-digits/train.py --json, without those that differ from run to run."""
     found: dict[str, Any] = json.loads(file.read_text())
     found.pop("seconds")
     return found
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """The next line that a started program prints."""
+    """Returns the next line that a started program prints. Fails if the program has ended."""
     assert process.stdout is not None
     text = process.stdout.readline()
     assert text, f"the program ended: {process.stderr.read() if process.stderr else ''}"

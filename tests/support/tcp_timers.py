@@ -1,4 +1,4 @@
-"""How long the kernel has asked the silent other ends of TCP connections, from /proc/net/tcp."""
+"""Reads the kernel's timers of TCP connections with silent peers from /proc/net/tcp."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def timers(port: int) -> dict[str, float]:
-    """For each connection of a local port, by its other end: in how many seconds the kernel asks that next."""
+    """Returns the seconds until the kernel's next probe of each peer of a local port."""
     left: dict[str, float] = {}
     for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, local, remote, state, _, timer, *_ = row.split()
@@ -20,10 +20,10 @@ def timers(port: int) -> dict[str, float]:
 
 
 def until_asked_for(port: int, seconds: float, patience: float) -> None:
-    """Returns when the kernel has asked the other end of each connection of a port for so long, and kept them all.
+    """Waits until the kernel has probed each peer of a port for `seconds`. Fails if it closed a connection.
 
-    It asks again and again, whether they live or whether they can take bytes again. A timer that has gone up was
-    started anew, so all of its time before has passed.
+    The kernel sends keepalive and window probes repeatedly. A timer that has increased was restarted, so all of its
+    previous time has passed.
     """
     left = timers(port)
     assert left, f"no connection to port {port}"

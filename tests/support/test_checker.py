@@ -1,4 +1,4 @@
-"""The e2e checker finds what it is there to find."""
+"""The checker of the e2e tests finds each kind of disagreement."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The proxy does to bytes what its methods say, and nothing else."""
+"""The proxy applies exactly the faults of its methods."""
 
 import contextlib
 import socket
@@ -12,7 +12,7 @@ from support.faultproxy import FaultProxy, Line, Way
 
 @pytest.fixture
 def echo_port() -> Iterator[int]:
-    """A server that sends back what it gets, and closes when its client has closed."""
+    """A server that echoes all bytes, and closes a connection when its client has closed it."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def echo(connection: socket.socket) -> None:
@@ -68,7 +68,7 @@ def test_a_connection_is_cut_after_so_many_bytes(echo_port: int, count: int) -> 
                     if not piece:
                         break
                     came += piece
-            # Those that came back and those that went.
+            # `count` includes the bytes of both directions.
             assert len(came) == count // 2
         proxy.cut_after(0)
         with connect(proxy) as connection:
@@ -167,5 +167,5 @@ def test_under_tls_the_byte_is_one_that_is_read(echo_port: int) -> None:
                 for byte in 2 * record:
                     connection.sendall(bytes([byte]))
                 changed = [at for at, byte in enumerate(receive(connection, 14)) if byte != (2 * record)[at]]
-                # A damaged head has another length, which is of no interest here.
+                # Only the position matters: a damaged header may have another length.
                 assert changed == [hit]

@@ -1,4 +1,4 @@
-"""The screen content of the live view `remotegpu top`."""
+"""Reads the screen of the live view `remotegpu top`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def texts(table: Table) -> list[list[str]]:
 
 
 async def seen(pilot: Pilot[None], condition: Callable[[], object], what: str) -> None:
-    """Waits until the condition is true."""
+    """Waits until the condition is true. Fails after 30 seconds."""
     try:
         async with asyncio.timeout(30):
             while not condition():
@@ -28,11 +28,11 @@ async def seen(pilot: Pilot[None], condition: Callable[[], object], what: str) -
 
 
 def drawn(app: TopApp, name: str) -> list[list[str]]:
-    """The texts of a table on the screen."""
+    """Returns the texts of a table on the screen."""
     rows = app.screen_stack[0].query_one(f"#{name}", Rows)
     return [[str(cell) for cell in rows.get_row_at(line)] for line in range(rows.row_count)]
 
 
 def said(app: TopApp, where: str) -> str:
-    """The text of widgets; empty if they are not on the screen, or not yet."""
+    """Returns the text of widgets; empty if they are not on the screen."""
     return "".join(str(each.render()) for each in app.screen.query(where).results(Static))

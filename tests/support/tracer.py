@@ -1,7 +1,7 @@
-"""A libcuda.so.1 that counts every call and passes it on: the independent witness of what a program asked for.
+"""Builds a libcuda.so.1 that counts every call and forwards it, as independent evidence of a program's calls.
 
-It shares no code with the client. Each exported symbol is a two-instruction trampoline (count, jump), so that it needs
-to know no signature; `cuGetProcAddress` answers trampolines too, because that is how most programs find the driver.
+It shares no code with the client. Each exported symbol is a trampoline of two instructions (count, jump), so no
+signature is needed. `cuGetProcAddress` returns trampolines too, because most programs find the driver through it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import json
 import subprocess
 from pathlib import Path
 
-# Calls after which the host knows that the GPU did something, by the CUDA driver API's "API synchronization behavior":
-# whatever of these a program makes costs one round trip, and nothing else need.
+# Calls that wait for the GPU, by the CUDA driver API's "API synchronization behavior". Each of these needs one round
+# trip, and no other call needs one.
 SYNCHRONISING = (
     "cuCtxSynchronize",
     "cuStreamSynchronize",
@@ -90,7 +90,7 @@ int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags) 
 
 
 def build(driver: Path, folder: Path) -> Path:
-    """Compile a tracer of the library `driver` into `folder`; returns the folder for LD_LIBRARY_PATH."""
+    """Compiles a tracer of the library `driver` into `folder`. Returns the folder for LD_LIBRARY_PATH."""
     listing = subprocess.run(["nm", "-D", "--defined-only", str(driver)], check=True, capture_output=True, text=True)
     names = [line.split()[-1] for line in listing.stdout.splitlines()]
     names = sorted({n for n in names if n.startswith(("cu", "nvml"))} - {"cuGetProcAddress", "cuGetProcAddress_v2"})
@@ -128,13 +128,13 @@ def build(driver: Path, folder: Path) -> Path:
 
 
 def environment(tracer: Path, driver: Path, out: Path, idle: str = "") -> dict[str, str]:
-    """The variables of a traced run, in which the function `idle` does nothing and says that it worked."""
+    """Returns the variables of a traced run. In it the function `idle` does nothing and returns success."""
     variables = {"LD_LIBRARY_PATH": str(tracer), "TRACER_DRIVER": str(driver), "TRACER_OUT": str(out)}
     return variables | ({"TRACER_IDLE": idle} if idle else {})
 
 
 def synchronising_calls(out: Path) -> int:
-    """How many calls in a trace wait for the GPU; versioned names (`_v2`, `_ptsz`) count as their base."""
+    """Returns the number of calls in a trace that wait for the GPU, with all versions (`_v2`, `_ptsz`) of a name."""
     counts: dict[str, int] = json.loads(out.read_text())
     bases = {
         f"{base}{suffix}" for base in SYNCHRONISING for suffix in ("", "_v2", "_ptsz", "_v2_ptsz", "_ptds", "_v2_ptds")

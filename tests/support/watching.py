@@ -1,4 +1,4 @@
-"""A command with `--watch`, while it runs."""
+"""Runs a command with `--watch`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 @contextlib.contextmanager
 def watching(*command: str, env: Mapping[str, str]) -> Iterator[list[str]]:
-    """The lines that it has printed so far. Ctrl-C ends it, and well."""
+    """Yields a list that gets the lines of a command. At the end SIGINT must end the command with code 0."""
     shown: list[str] = []
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

@@ -1,4 +1,4 @@
-"""The webhook in processes of its own, called by a test's API server, with the chart's admission objects."""
+"""Runs the webhook in its own processes, for a test's API server, with the admission objects of the chart."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from remotegpu.api.kubernetes import CONVERTED_ANNOTATION
 OPERATOR = f"system:serviceaccount:{NAMESPACE}:remotegpu-operator"
 START_SECONDS = 30
 
-# kubectl's arguments to act as the operator, and the operator's patch of a pod that has got its share.
+# kubectl's arguments to act as the operator, and the operator's patch of a pod that has its share.
 AS_OPERATOR = (f"--as={OPERATOR}", "--as-group=system:masters")
 LIFT = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
 
 
 @dataclass
 class Replica:
-    """One process on loopback: `port` serves admission, `http_port` health and metrics."""
+    """A webhook process on loopback: `port` serves admission, `http_port` health and metrics."""
 
     port: int
     http_port: int
@@ -46,7 +46,7 @@ class Replica:
         return f"https://127.0.0.1:{self.port}"
 
     def get(self, path: str) -> tuple[int, str]:
-        """Requests a path of the plain port; status 0 where nothing listens."""
+        """Requests a path of the plain port. Returns status and body; status 0 if no process listens."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}") as response:
                 return response.status, response.read().decode()
@@ -59,7 +59,7 @@ class Replica:
 
 @contextlib.contextmanager
 def replica(certificates: Path, *more: str, port: int = 0, ready: bool = True) -> Iterator[Replica]:
-    """A replica with tls.crt and tls.key of a folder, once it is `ready`; `more` are arguments."""
+    """Runs a replica with the certificate in a folder and `more` arguments. Waits until it is ready or healthy."""
     http_port = free_port()
     port = port or free_port()
     command = [sys.executable, "-m", "remotegpu_operator.webhook", "--host=127.0.0.1", f"--port={port}"]
@@ -76,14 +76,14 @@ def replica(certificates: Path, *more: str, port: int = 0, ready: bool = True) -
 
 
 def issue(folder: Path) -> bytes:
-    """Writes a certificate for loopback into `folder`, as the Secret's volume has it; returns its authority's."""
+    """Writes a certificate for loopback into `folder`, like the Secret's volume. Returns the certificate of its CA."""
     authority = Authority("the webhook's authority")
     authority.issue("webhook", subjects=("127.0.0.1",)).write(folder, "tls")
     return authority.certificate
 
 
 def admission_objects() -> list[Object]:
-    """The chart's objects for the API server itself: the webhooks' configuration, the policy and its binding."""
+    """Returns the chart's admission objects: the webhooks' configuration, the policy and its binding."""
     show = [f"--show-only=templates/webhook/{name}.yaml" for name in ("configuration", "policy")]
     where = ["--namespace", NAMESPACE, "--kube-version=1.34.0"]
     text = helm("template", "remotegpu", str(CHART), *where, *show).stdout
@@ -92,21 +92,21 @@ def admission_objects() -> list[Object]:
 
 @dataclass
 class Admission:
-    """The admission objects in an API server, with `replica` in place of the chart's Service."""
+    """Installs the admission objects in an API server, with `replica` in place of the chart's Service."""
 
     server: ApiServer
     replica: Replica
     authority: bytes
 
     def install(self) -> None:
-        """Returns when the API server applies them, which is some time after it has stored them."""
+        """Installs the objects, and waits until the API server applies them, some time after it has stored them."""
         _, *policy = admission_objects()
         self.server.apply(*policy)
         self._until("ValidatingAdmissionPolicy")
         self.call(self.replica.url)
 
     def call(self, url: str, *, answers: bool = True) -> None:
-        """Makes the API server call the webhook at `url`, where something `answers` or nothing does."""
+        """Makes the API server call the webhook at `url`. `answers` says whether a webhook runs there."""
         webhooks, *_ = admission_objects()
         for entry in webhooks["webhooks"]:
             path = entry["clientConfig"]["service"]["path"]
@@ -120,7 +120,7 @@ class Admission:
 
 
 class Space:
-    """A namespace of one test."""
+    """A namespace for one test."""
 
     def __init__(self, server: ApiServer, name: str = "") -> None:
         self.server = server
@@ -132,7 +132,7 @@ class Space:
         return self.server.kubectl("-n", self.name, *arguments, stdin=stdin, check=check).stdout
 
     def refusal(self, *arguments: str, stdin: str | None = None) -> str:
-        """Runs kubectl, which must be refused. Returns its error output."""
+        """Runs kubectl and returns its stderr. Fails if the request is not refused."""
         result = self.server.kubectl("-n", self.name, *arguments, stdin=stdin, check=False)
         assert result.returncode, f"{' '.join(arguments)} was not refused: {result.stdout}"
         return result.stderr.strip()
@@ -153,7 +153,7 @@ class Space:
         return self.refusal("create", "-f", "-", *more, stdin=json.dumps(document))
 
     def diff(self, *objects: Object, server_side: bool = False) -> int:
-        """The exit status of kubectl diff: 0 if nothing would change."""
+        """Returns the exit status of kubectl diff; 0 if nothing would change."""
         flags = ["--server-side"] if server_side else []
         command = ["-n", self.name, "diff", "-f", "-", *flags]
         return self.server.kubectl(*command, stdin=as_list(objects), check=False).returncode
@@ -163,26 +163,26 @@ class Space:
         return found
 
     def _stored(self, verb: str, objects: Sequence[Object], *more: str) -> list[Object]:
-        # `-o json` gives a list after apply, and one document after the other after create; YAML is always one stream.
+        # YAML, since `-o json` prints a list for apply, but several documents for create.
         found = list(yaml.safe_load_all(self.kubectl(verb, "-f", "-", "-o", "yaml", *more, stdin=as_list(objects))))
         return found[0]["items"] if found[0]["kind"] == "List" else found
 
 
 def converted(stored: Object) -> dict[str, str]:
-    """The thousandths that the webhook's mark says it converted, by container."""
+    """Returns the thousandths by container from the webhook's annotation about converted fractions."""
     mark = stored["metadata"].get("annotations", {}).get(CONVERTED_ANNOTATION, '{"milli": {}}')
     milli: dict[str, str] = json.loads(mark)["milli"]
     return milli
 
 
 def other_annotations(stored: Object) -> dict[str, str]:
-    """The annotations without that mark."""
+    """Returns the annotations without the webhook's one about converted fractions."""
     notes: dict[str, str] = stored["metadata"].get("annotations", {})
     return {key: value for key, value in notes.items() if key != CONVERTED_ANNOTATION}
 
 
 def pod(name: str, limits: Mapping[str, Any] | None = None, **metadata: Mapping[str, str]) -> Object:
-    """A pod of one container, `app`. There is no controller that would name its service account."""
+    """Returns a pod with one container, `app`, and the service account that a controller would otherwise set."""
     container = {"name": "app", "image": "none", "resources": {"limits": dict(limits or {})}}
     spec = {"serviceAccountName": "default", "containers": [container]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}

@@ -1,6 +1,6 @@
-"""Starts a program for which this kernel has no Landlock, as one before 5.13: `without_landlock.py PROGRAM [ARGUMENT]`.
+"""Starts a program as on a kernel without Landlock (before 5.13): `without_landlock.py PROGRAM [ARGUMENT]`.
 
-A seccomp filter answers ENOSYS to Landlock's first system call, for the program and all that it starts.
+A seccomp filter returns ENOSYS for Landlock's first system call, in the program and all that it starts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 _LANDLOCK_CREATE_RULESET: Final = 444
 _ENOSYS: Final = 38
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
-# Of <linux/bpf_common.h> and <linux/seccomp.h>: load a word, jump if equal, return.
+# From <linux/bpf_common.h> and <linux/seccomp.h>: load a word, jump if equal, return.
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 

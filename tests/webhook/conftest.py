@@ -9,7 +9,7 @@ from support.webhook import Admission, Space, issue, replica
 
 @pytest.fixture(scope="session")
 def admission(each_apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admission]:
-    """The chart's admission objects in both API servers, one after the other, and the webhook that they call."""
+    """The webhook, and the chart's admission objects that call it, in each of the two API servers in turn."""
     certificates = tmp_path_factory.mktemp("tls")
     authority = issue(certificates)
     with replica(certificates) as it:

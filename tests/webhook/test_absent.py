@@ -1,4 +1,4 @@
-"""The webhook is away: nothing waits for it but what asks for a share."""
+"""Tests without a running webhook: only requests that ask for a share fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLE = ROOT / "examples" / "03-workloads"
 
 @pytest.fixture(scope="module")
 def absent(admission: Admission) -> Iterator[Space]:
-    """A namespace with workloads and pods from the time when the webhook was there."""
+    """A namespace with workloads and pods that were created before the webhook stopped."""
     space = Space(admission.server)
     space.kubectl("apply", "-f", str(EXAMPLE))
     space.create(pod("waiting", {FRACTION: 0.5}), pod("running", {FRACTION: 0.5}))
@@ -38,7 +38,7 @@ def test_a_pod_that_asks_for_a_share_is_refused_and_the_refusal_names_us(absent:
         assert 'failed calling webhook "' in sentence
         assert ".remotegpu.io" in sentence
         assert "connection refused" in sentence
-    # What would take the share back is not let through either: the thousandths would stay.
+    # A removal of the fraction fails, too: without the webhook the thousandths would stay.
     without = yaml.safe_load((EXAMPLE / "deployment.yaml").read_text())
     without["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
     assert "failed calling webhook" in absent.refusal("apply", "-f", "-", stdin=json.dumps(without))
@@ -60,20 +60,20 @@ def test_what_has_a_share_goes_on(absent: Space) -> None:
     absent.kubectl("label", *deployment, "colour=blue")
     absent.kubectl("patch", *deployment, "-p", '{"metadata": {"finalizers": ["example.com/x"]}}')
     absent.kubectl("patch", *deployment, "--subresource=status", "-p", '{"status": {"observedGeneration": 3}}')
-    # The replica set that the deployment's controller makes has thousandths, and no fraction.
+    # The ReplicaSet from the Deployment's controller has thousandths and no fraction.
     found = absent.get(*deployment)
     replica_set = yaml.safe_load((EXAMPLE / "replicaset.yaml").read_text())
     replica_set["metadata"]["name"] = "of-the-deployment"
     replica_set["spec"] |= {key: found["spec"][key] for key in ("template", "selector")}
     absent.create(replica_set)
 
-    # A job that has finished is completed by its controller.
+    # The controller completes a finished Job.
     times = {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:01:00Z"}
     conditions = [{"type": type_, "status": "True"} for type_ in ("SuccessCriteriaMet", "Complete")]
     finished = {"status": {**times, "succeeded": 1, "uncountedTerminatedPods": {}, "conditions": conditions}}
     absent.kubectl("patch", *job, "--subresource=status", "-p", json.dumps(finished))
 
-    # The operator gives a share, and the kubelet reports; then the pod goes.
+    # The operator releases the pod, the kubelet reports its status, and the pod is deleted.
     session = {"op": "add", "path": "/metadata/annotations", "value": {SESSION_ANNOTATION: "{}"}}
     patch = json.dumps([session, *json.loads(LIFT)])
     absent.kubectl("patch", "pod", "waiting", "--type=json", "-p", patch, *AS_OPERATOR)

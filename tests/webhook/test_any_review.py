@@ -1,4 +1,4 @@
-"""Admission reviews in which parts of a pod or a template have other types than they may have."""
+"""Tests with admission reviews in which parts of a pod or template have wrong types."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def changed(changes: list[tuple[tuple[Any, ...], Json]]) -> Json:
                 part = part[key]
             part[path[-1]] = value
         except (IndexError, KeyError, TypeError):
-            continue  # it lies in what was changed before
+            continue  # an earlier change has replaced this part
     return document
 
 

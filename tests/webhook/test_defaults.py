@@ -1,4 +1,4 @@
-"""Defaults of a LimitRange and of other webhooks never change an author's request, in any order."""
+"""Tests that defaults of a LimitRange and of other webhooks never change an author's request, in any order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_spec(document: Object, path: tuple[str, ...], spec: Object) -> Object:
 
 
 def record(manager: str, time: str, path: tuple[str, ...], spec: Object, operation: str = "Update") -> Object:
-    """The API server's record of the fields that a manager set (managedFields), for the object that it sent."""
+    """Builds an entry of managedFields: the API server's record of the fields that `manager` has sent."""
     fields: Object = {}
     limits: Object
     for kind in ("containers", "initContainers"):
@@ -56,12 +56,12 @@ def record(manager: str, time: str, path: tuple[str, ...], spec: Object, operati
 
 
 class Cluster:
-    """The admission of an API server: defaults of a LimitRange, another webhook, ours, and all that a second time."""
+    """A simulated API server's admission: defaults of a LimitRange, another webhook and ours, in two passes."""
 
     def __init__(
         self, path: tuple[str, ...] = POD, before: Change = unchanged, between: Change = unchanged, passes: int = 2
     ) -> None:
-        """`before` and `between`: changes to a pod spec before we are called, and between two calls."""
+        """`before` changes a pod spec before the first call of our webhook, and `between` between two calls."""
         self.path, self.before, self.between, self.passes = path, before, between, passes
 
     def create(self, document: Object, *, manager: str = "kubectl-create", time: str = T1) -> Object:
@@ -69,7 +69,7 @@ class Cluster:
         return self._admit(self._as_decoded(document), {}, manager, records)
 
     def update(self, document: Object, old: Object, *, manager: str, time: str, wrote: Object | None = None) -> Object:
-        """`document`: the object to be stored; `wrote`: the pod spec in the author's manifest, if one was applied."""
+        """Updates an object to `document`. `wrote` is the pod spec in the author's manifest if one was applied."""
         records = [each for each in old["metadata"]["managedFields"] if wrote is None or each["manager"] != manager]
         records.append(record(manager, time, self.path, wrote or {}))
         return self._admit(self._as_decoded(document), old, manager, records)
@@ -78,7 +78,7 @@ class Cluster:
         return record(manager, time, self.path, spec_at(document, self.path))
 
     def _as_decoded(self, document: Object) -> Object:
-        """The API server adds a request where there is only a limit."""
+        """Returns the document with a request for each limit, as the API server decodes it."""
         spec = copy.deepcopy(spec_at(document, self.path))
         for each in (*spec["containers"], *spec.get("initContainers", ())):
             if limits := each.get("resources", {}).get("limits"):
@@ -120,7 +120,7 @@ def one(**limits: str) -> Object:
 
 
 def thousandths(document: Object, path: tuple[str, ...] = POD) -> dict[str, int]:
-    """The thousandths in limits, which equal those in requests; no fraction is left."""
+    """Returns the thousandths in limits by container. Checks that requests are equal, and that no fraction is left."""
     found = {}
     spec = spec_at(document, path)
     for each in (*spec["containers"], *spec.get("initContainers", ())):
@@ -132,7 +132,7 @@ def thousandths(document: Object, path: tuple[str, ...] = POD) -> dict[str, int]
 
 
 def adds(**limits: str) -> Change:
-    """A policy like Kyverno's, which adds missing resources to containers."""
+    """Returns a policy like Kyverno's, which adds missing resources to containers."""
     names = {"fraction": FRACTION, "milli": MILLI}
     default = {names[key]: value for key, value in limits.items()}
     return lambda spec: filled(spec, {"default": default, "defaultRequest": default})
@@ -172,7 +172,7 @@ def test_a_template_that_is_applied_again_and_changed() -> None:
     assert thousandths(stored, DEPLOYMENT) == {"app": 250}
 
     def written(spec: Object, old: Object) -> Object:
-        """Merges as an apply does: fields that the manifest does not have stay."""
+        """Merges a manifest as an apply does: fields that are not in the manifest stay."""
         both = {**one(milli=str(thousandths(old, DEPLOYMENT)["app"]))["containers"][0]["resources"]["limits"]}
         both |= spec["containers"][0]["resources"]["limits"]
         merged = {
@@ -180,18 +180,18 @@ def test_a_template_that_is_applied_again_and_changed() -> None:
         }
         return with_spec(old, DEPLOYMENT, merged)
 
-    # The same again: nothing is stored.
+    # An apply of the same manifest stores nothing.
     again = cluster.update(
         written(one(fraction="0.25"), stored), stored, manager="kubectl", time=T2, wrote=one(fraction="0.25")
     )
     version = {**stored["metadata"], "resourceVersion": "8"}
     assert again == {**stored, "metadata": version}
-    # Another fraction.
+    # An apply with another fraction changes the thousandths.
     more = cluster.update(
         written(one(fraction="0.5"), stored), stored, manager="kubectl", time=T2, wrote=one(fraction="0.5")
     )
     assert thousandths(more, DEPLOYMENT) == {"app": 500}
-    # An update by another manager, to which the policy adds its default too.
+    # The policy also adds its default to an update by another manager, and the thousandths stay.
     for change in (Cluster(DEPLOYMENT, KYVERNO, KYVERNO), cluster):
         scaled = change.update(more, more, manager="kubectl-scale", time=T3)
         assert thousandths(scaled, DEPLOYMENT) == {"app": 500}
@@ -199,7 +199,7 @@ def test_a_template_that_is_applied_again_and_changed() -> None:
 
 @pytest.mark.parametrize("manager", ["flux", ""])
 def test_two_applies_within_a_second(manager: str) -> None:
-    """The second one leaves no trace in the records, for times are whole seconds."""
+    """The second apply does not change the records, because their times are whole seconds."""
     cluster = Cluster(DEPLOYMENT)
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     stored = cluster.create(deployment(one(fraction="0.25")), manager="flux", time=now)
@@ -208,7 +208,7 @@ def test_two_applies_within_a_second(manager: str) -> None:
     record_of_it = stored["metadata"]["managedFields"]
     more = cluster._admit(cluster._as_decoded(sent), stored, manager, record_of_it)
     assert thousandths(more, DEPLOYMENT) == {"app": 500}
-    # Another manager, whose update a policy completes, has sent no fraction, however soon it comes.
+    # An update by another manager within the second sent no fraction itself: the policy added its default.
     other = Cluster(DEPLOYMENT, KYVERNO, KYVERNO).update(stored, stored, manager="kube-controller-manager", time=now)
     assert thousandths(other, DEPLOYMENT) == {"app": 250}
 
@@ -227,7 +227,7 @@ def test_a_pod_that_is_applied_again_or_changed_by_others() -> None:
             assert thousandths(again) == {"app": 250}
 
 
-# An attacker's marks: they must have no effect that a plain manifest could not have.
+# Tests of forged marks: they must have no effect that is impossible with a manifest without a mark.
 
 
 def forged(**milli: str) -> dict[str, str]:
@@ -256,14 +256,17 @@ def test_a_forged_mark_is_none(mark: dict[str, str], limits: dict[str, str], has
 
 
 def test_a_mark_of_the_right_request_says_no_more_than_thousandths_do() -> None:
-    """The attacker would have to know the second of the request. The thousandths count, whatever the mark says."""
+    """A mark with the right request, for which an attacker must guess the request's second, has no effect either.
+
+    The thousandths in the manifest are used.
+    """
     document = pod(one(fraction="0.5", milli="250"))
     true = json.loads(Cluster().create(document)["metadata"]["annotations"][MARK])
     for milli in ("1", "250", "500"):
         mark = {MARK: json.dumps({**true, "milli": {"app": milli}})}
         made = Cluster(between=KYVERNO).create(pod(one(fraction="0.5", milli="250"), annotations=mark))
         assert thousandths(made) == thousandths(Cluster().create(pod(one(milli="250"))))
-    # It says nothing about containers that he did not write.
+    # Containers in the mark that the pod does not have are ignored.
     mark = {MARK: json.dumps({**true, "milli": {"other": "9"}})}
     made = Cluster(between=KYVERNO).create(pod(one(fraction="0.5"), annotations=mark))
     assert thousandths(made) == {"app": 500}
@@ -293,10 +296,10 @@ def test_a_manifest_that_was_copied_from_a_live_pod(with_records: bool, limit_ra
         return made
 
     assert thousandths(cluster.create(copied(), time=T2)) == {"app": 250}
-    # Changed in the usual way.
+    # A copy with a changed fraction gets the new amount.
     changed = cluster.create(copied(**{FRACTION: "0.5"}), time=T2)
     assert thousandths(changed) == {"app": 500}
-    # As the template of a Deployment, whose controller makes the pods.
+    # The copy is the template of a Deployment, whose controller creates the pods.
     template = Cluster(DEPLOYMENT).create(
         {
             "metadata": {"name": "d"},
@@ -311,7 +314,7 @@ def test_a_manifest_that_was_copied_from_a_live_pod(with_records: bool, limit_ra
 
 
 def test_the_same_answers_without_records() -> None:
-    """An API server always makes them; without them only the mark decides."""
+    """Without `managedFields`, which every API server writes, only the mark decides."""
     request = {"uid": "u", "operation": "CREATE", "resource": {"group": "", "version": "v1", "resource": "pods"}}
     document = pod(one(fraction="0.25"))
     for change in (unchanged, KYVERNO, adds(milli="100"), KYVERNO):
@@ -321,7 +324,7 @@ def test_the_same_answers_without_records() -> None:
         assert thousandths(document) == {"app": 250}
 
 
-# With real API servers.
+# Tests with real API servers.
 
 
 def limited(space: Space, limit_range: Object) -> None:
@@ -331,13 +334,13 @@ def limited(space: Space, limit_range: Object) -> None:
 
 
 def pod_of(name: str, spec: Object) -> Object:
-    """There is no controller that would name its service account."""
+    """Builds a pod with a service account, because no controller adds one in these tests."""
     metadata = {"name": name}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**spec, "serviceAccountName": "default"}}
 
 
 def in_template(deployment: Object) -> dict[str, int]:
-    """The API server gives a template no requests."""
+    """Returns the thousandths in a Deployment's template. Adds requests, as the API server does only for pods."""
     filled_in: Object = {"default": {}, "defaultRequest": {}}
     spec = filled(spec_at(deployment, DEPLOYMENT), filled_in)
     for each in (*spec["containers"], *spec.get("initContainers", ())):
@@ -346,7 +349,7 @@ def in_template(deployment: Object) -> dict[str, int]:
 
 
 def templates(space: Space, rows: dict[str, Row]) -> dict[str, Object]:
-    """A Deployment for each row, as it is stored. No controller makes pods of it."""
+    """Creates a Deployment for each row, and returns the stored Deployments. No controller creates their pods."""
     labels = {"app": "a"}
     documents = [
         {
@@ -366,7 +369,7 @@ def templates(space: Space, rows: dict[str, Row]) -> dict[str, Object]:
 @pytest.mark.parametrize("limit_range", LIMIT_RANGES)
 def test_the_table_by_an_api_server(space: Space, limit_range: str) -> None:
     limited(space, LIMIT_RANGES[limit_range])
-    # Kubernetes itself refuses what is less than the least, as `remotegpu/milli: 0` is.
+    # Kubernetes itself refuses amounts below the LimitRange's minimum, such as `remotegpu/milli: 0`.
     least = "min" in LIMIT_RANGES[limit_range]
     rows = {name: row for name, row in ROWS.items() if not least or 0 not in row.has.values()}
     made = space.create(*(pod_of(f"p{number}", row.spec()) for number, row in enumerate(rows.values())))
@@ -383,13 +386,16 @@ def test_the_table_by_an_api_server(space: Space, limit_range: str) -> None:
 
 @pytest.mark.parametrize("bounds", BOUNDS_OF_FRACTIONS)
 def test_bounds_in_fractions_refuse_every_pod_and_no_template(space: Space, bounds: str) -> None:
-    """Nothing is there for Kubernetes to compare with the bounds (docs/waiting.md). The API server, or we, say so."""
+    """After the conversion a pod has no fraction to compare with the bounds (docs/waiting.md).
+
+    So the API server or the webhook refuses every pod with a message about it.
+    """
     limit_range, sentence = BOUNDS_OF_FRACTIONS[bounds]
     limited(space, limit_range)
     pods = as_list([pod_of(f"p{number}", row.spec()) for number, row in enumerate(ROWS.values())])
     refusals = space.refusal("create", "-f", "-", stdin=pods).splitlines()
     for row, refusal in zip(ROWS.values(), refusals, strict=True):
-        # `min` is a default request, and there is no limit beside it.
+        # `min` also acts as a default request. Without a limit the webhook refuses the pod.
         by_us = bounds == "min of fraction" and None in row.has.values()
         said = "if a LimitRange put it there, write its bounds in remotegpu/milli" if by_us else sentence
         assert said in refusal

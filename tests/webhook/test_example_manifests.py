@@ -1,4 +1,4 @@
-"""The examples for JupyterHub, Kueue and inference on real API servers with the webhook: their future input."""
+"""Tests of the examples for JupyterHub, Kueue and inference with the webhook and real API servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gates(document: Object) -> list[str]:
 
 
 def resources(document: Object) -> Object:
-    """The resources of the only container of a pod or a template."""
+    """Returns the resources of the only container of a pod or template."""
     (container,) = (document["spec"] if document["kind"] == "Pod" else document["spec"]["template"]["spec"])[
         "containers"
     ]
@@ -32,7 +32,7 @@ def resources(document: Object) -> Object:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_notebook_has_what_its_profile_says(space: Space, profile: str) -> None:
-    """KubeSpawner puts `extra_resource_limits` into the limits of the pod's container, next to its own."""
+    """KubeSpawner adds `extra_resource_limits` to the limits of the pod's container, and the pod gets its share."""
     override = PROFILES[profile]
     assert set(override) <= {"extra_resource_limits", "extra_annotations"}
     limits = {"memory": "1Gi", **override.get("extra_resource_limits", {})}
@@ -51,7 +51,7 @@ def test_a_notebook_may_go_where_example_8_says() -> None:
 def test_kueue_finds_thousandths_in_the_stored_job_and_nothing_else(space: Space) -> None:
     flavor, cluster_queue, queue = yaml.safe_load_all((EXAMPLES / "13-kueue" / "queues.yaml").read_text())
     (made,) = space.create(yaml.safe_load((EXAMPLES / "13-kueue" / "job.yaml").read_text()))
-    # Suspended, it has no pods: Kueue counts the template's requests, for each that runs alongside others.
+    # A suspended Job has no pods. Kueue multiplies the template's requests by the parallelism.
     assert made["spec"]["suspend"] is True
     asked = {name: Decimal(value) * made["spec"]["parallelism"] for name, value in resources(made)["requests"].items()}
     assert asked == {MILLI: 1500}
@@ -66,7 +66,7 @@ def test_kueue_finds_thousandths_in_the_stored_job_and_nothing_else(space: Space
 
 
 def test_a_plain_pod_is_gated_by_both(space: Space) -> None:
-    """Kueue counts its requests. tests/kube_operator/test_gates_of_others.py shows that it has no share meanwhile."""
+    """Kueue counts the pod's requests. The pod has no share yet: see tests/kube_operator/test_gates_of_others.py."""
     document = pod("queued", {"remotegpu/fraction": "0.5"})
     document["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     (made,) = space.create(document)
@@ -88,10 +88,10 @@ def test_what_serves_a_model_is_stored_with_its_share(space: Space) -> None:
     assert sorted(made) == ["ConfigMap", "Deployment", "HorizontalPodAutoscaler", "Service"]
     deployment, autoscaler = made["Deployment"], made["HorizontalPodAutoscaler"]
     assert resources(deployment)["limits"] == {MILLI: "250"}
-    # Without a request the autoscaler has nothing to compare with.
+    # The autoscaler needs a CPU request to compute the utilization.
     assert resources(deployment)["requests"] == {MILLI: "250", "cpu": "100m"}
     assert autoscaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
-    # Only the autoscaler sets the number: one in the manifest would reset it with each apply.
+    # Only the autoscaler sets the number of replicas. Each apply of a manifest with a number would reset it.
     assert (
         "replicas" not in yaml.safe_load((EXAMPLES / "14-inference" / "model.yaml").read_text().split("---")[0])["spec"]
     )

@@ -1,4 +1,4 @@
-"""Objects near the most that an API server takes are admitted as small ones are."""
+"""Tests that the largest objects that an API server accepts are admitted like small ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.webhook import Space, pod
 from remotegpu.api.kubernetes import FRACTION, MILLI
 from remotegpu.api.pods import limits
 
-# An API server takes 1.5 MiB of etcd's; what an author sends has our fields in addition.
+# The number of entries that makes an object, with our fields, almost as large as etcd's limit of 1.5 MiB.
 ENTRIES = 1300
 
 

@@ -1,4 +1,4 @@
-"""Many writers at the webhook at the same time: no pod passes it unseen, and none waits long for it."""
+"""Tests with many concurrent writers: every pod with a share is rewritten, and no pod waits long for the webhook."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from bench.webhook import measure, table
 from support.apiserver import api_server
 from support.webhook import Admission, issue, replica
 
-# Asked for were 50 a second, 1.5 times the time without a webhook, and 50 ms. Here both replicas, the API server, etcd
-# and the writers share two CPUs with whatever else runs, and most of a handler's time is waiting for one of them: so
-# what is asserted of times is far from the API server's patience of 10 s, and of the webhook's work its CPU time.
+# The aims are 50 pods a second, 1.5 times the time without a webhook, and 50 ms for a request. In this test both
+# replicas, the API server, etcd and the writers share two CPUs with other programs, and a handler waits for a CPU most
+# of its time. So the limits on times are loose, but far below the API server's timeout of 10 s. The limit on the
+# webhook's work is in CPU time.
 MOST_TIMES_AS_LONG = 6
 MOST_P99_MS = 2000
 MOST_CPU_MS = 5
@@ -27,7 +28,7 @@ LEAST_PER_SECOND = 20
     ],
 )
 def test_no_pod_passes_unseen(tmp_path: Path, pods: int, writers: int, rounds: int) -> None:
-    """`measure` lists what was stored: each pod that asked is held, each other one is not."""
+    """`measure` lists the stored pods and checks that exactly the pods that asked for a share are gated."""
     authority = issue(tmp_path)
     with (
         api_server() as server,

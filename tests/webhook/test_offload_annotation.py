@@ -1,4 +1,4 @@
-"""The annotation remotegpu.io/offload: containers that get Python's client and the ConfigMap, and refused pods."""
+"""Tests of the annotation remotegpu.io/offload, which adds the Python client and the ConfigMap to containers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def two_containers(first: Object, **second: Any) -> Object:
 
 
 def test_a_pod_with_the_annotation_finds_its_client_and_its_rules(space: Space) -> None:
-    """The pod is checked as an API server stores it."""
+    """Checks the pod as the API server has stored it."""
     document = two_containers({"env": [{"name": "MINE", "value": "1"}]}, env=[{"name": "OTHER", "value": "2"}])
     (stored,) = space.create(document)
     app, side = stored["spec"]["containers"]
@@ -75,7 +75,7 @@ def environment(*variables: Object) -> list[Object]:
 def test_the_authors_own_variables_stay() -> None:
     own = {"name": "PYTHONPATH", "value": "/app:/lib"}
     assert environment(own) == [{"name": "PYTHONPATH", "value": f"{START}:/app:/lib"}, *VARIABLES[1:]]
-    # The webhook is called again after others, and finds its own changes.
+    # A second call of the webhook finds its own changes, and changes nothing.
     assert environment({"name": "PYTHONPATH", "value": f"{START}:/app"})[0]["value"] == f"{START}:/app"
     config = {"name": "REMOTEGPU_CONFIG", "value": "/app/remotegpu.yaml"}
     assert environment(config) == [config, VARIABLES[0], VARIABLES[2]]

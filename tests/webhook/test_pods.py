@@ -1,4 +1,4 @@
-"""Pods with a share on real API servers: what is stored, what is refused in which words, and who may change what."""
+"""Tests of pods with a share on real API servers: stored pods, messages of refusals, and later changes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_several_containers_init_containers_and_native_sidecars(space: Space) ->
         ({FRACTION: 0.25}, {"remotegpu.io/count": "3"}, "750"),
         ({FRACTION: 1}, {"remotegpu.io/count": "2", "remotegpu.io/spread": "true"}, "2k"),
         ({FRACTION: "250e-3", MILLI: 999}, {"remotegpu.io/pool": "big", "remotegpu.io/model": "A100"}, "250"),
-        # Kubernetes itself rounds up to thousandths, before anybody sees it.
+        # Kubernetes itself rounds up to thousandths before it calls a webhook.
         ({FRACTION: 0.0001}, {}, "1"),
     ],
 )
@@ -176,7 +176,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
 
 
 def test_refused_in_words_that_help(space: Space) -> None:
-    """One test for all: each is one call, and a fixture would take longer."""
+    """One test checks all refusals, because a fixture for each would take longer than the call."""
     answers = {case: space.refused(document) for case, (document, _) in REFUSED.items()}
     wrong = {case: answers[case] for case, (_, words) in REFUSED.items() if words not in answers[case]}
     assert not wrong
@@ -213,7 +213,7 @@ def test_shares_that_do_not_add_up(space: Space) -> None:
 
 
 def test_a_default_of_a_limit_range(space: Space) -> None:
-    """It reaches the webhook as thousandths next to the fraction; the value of the pod's author wins."""
+    """The default reaches the webhook as thousandths next to the fraction. The fraction of the pod's author wins."""
     limit_range = {"type": "Container", "default": {MILLI: "100"}, "defaultRequest": {MILLI: "100"}}
     space.create(
         {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "share"}, "spec": {"limits": [limit_range]}}
@@ -240,14 +240,14 @@ def test_dry_run_leaves_nothing(space: Space) -> None:
 
 
 def test_applied_again_pods_do_not_change(space: Space) -> None:
-    """Though an update would bring the fraction into a pod, whose resources are immutable."""
+    """The manifest has the fraction again, but the resources of a stored pod are immutable."""
     for server_side in (False, True):
         document = pod(f"p-{server_side}".lower(), {FRACTION: 0.5})
         (first,) = space.apply(document, server_side=server_side)
         (second,) = space.apply(document, server_side=server_side)
         assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
         assert space.diff(document, server_side=server_side) == 0
-        # Also when it runs: the node's name, which no user may set on creation, is no hindrance.
+        # The same for a running pod, whose spec has a node's name. A user may not set it on creation.
         bind = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": document["metadata"]["name"]}}
         space.kubectl("patch", "pod", document["metadata"]["name"], "--type=json", "-p", LIFT)
         path = f"/api/v1/namespaces/{space.name}/pods/{document['metadata']['name']}/binding"
@@ -272,7 +272,7 @@ def test_a_copied_pod_gets_a_share_of_its_own(space: Space) -> None:
 
 
 def test_a_pods_token_is_for_the_pool_where_it_is_known(space: Space) -> None:
-    """Also of a manifest that was copied from a pod of another pool, or from one of the release before."""
+    """The same for a manifest that was copied from a pod of another pool or of the previous release."""
 
     def audience(stored: dict[str, Any]) -> str:
         (volume,) = stored["spec"]["volumes"]
@@ -308,7 +308,7 @@ def test_only_the_operator_writes_what_is_ours(space: Space) -> None:
     lift = json.dumps([session, *json.loads(LIFT)])
     space.kubectl("patch", *ours, "--type=json", "-p", lift, *AS_OPERATOR)
     assert ours_only in space.refusal("annotate", *ours, f"{SESSION_ANNOTATION}-")
-    # Everything else is as free as without us.
+    # All other changes are allowed, as without remotegpu.
     space.kubectl("label", *ours, "colour=blue")
     space.kubectl("annotate", *ours, "colour=blue")
     debug = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "none"}]}}
@@ -318,12 +318,12 @@ def test_only_the_operator_writes_what_is_ours(space: Space) -> None:
 
 
 def test_mirror_pods_are_the_kubelets_alone(space: Space) -> None:
-    """The same annotation does not get anybody else past webhook and policy."""
+    """With the annotation of a mirror pod, other users still cannot bypass the webhook and the policy."""
     document = pod("mirror", {MILLI: 5}, annotations={"kubernetes.io/config.mirror": "x"})
     del document["spec"]["serviceAccountName"]
     document["spec"]["nodeName"] = "a"
     assert "spec.nodeName is set" in space.refused(document)
-    # Not with a node's name, which another plugin of the API server holds to what that node owns.
+    # The user is in the group of nodes, but has no node's name: another admission plugin limits real nodes.
     as_node = ("--as=kubelet", "--as-group=system:nodes", "--as-group=system:masters")
     space.kubectl("create", "-f", "-", *as_node, stdin=json.dumps(document))
     assert space.get("pod", "mirror")["spec"]["containers"][0]["resources"]["limits"] == {MILLI: "5"}

@@ -1,4 +1,4 @@
-"""The same by Helm, which compares three manifests itself and tells the API server only the differences."""
+"""Tests of fractions in Helm releases. Helm compares three manifests, and sends only the differences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONE = {"limits": {"cpu": "1"}}
 
 
 class Release:
-    """A chart with one Deployment, whose resources are a value."""
+    """A release of a chart with one Deployment, whose resources are a value of the chart."""
 
     def __init__(self, space: Space, folder: Path) -> None:
         self._space = space
@@ -46,7 +46,7 @@ class Release:
         return self.stored()
 
     def stored(self) -> tuple[int, Object]:
-        """The Deployment's generation, and its container's resources."""
+        """Returns the Deployment's generation and its container's resources."""
         found = self._space.get("deployment", "workload")
         (container,) = found["spec"]["template"]["spec"]["containers"]
         return found["metadata"]["generation"], container["resources"]
@@ -82,7 +82,7 @@ def test_what_others_write_to_a_release_keeps_the_share(release: Release, space:
 
 
 def test_from_a_fraction_to_thousandths_by_hand(release: Release) -> None:
-    """Another amount is taken as written. The same amount is not among the differences that Helm sends."""
+    """Another amount is stored as written. The same amount is not among the differences that Helm sends."""
     release.upgrade(QUARTER)
     by_hand = {"limits": {"cpu": "1", MILLI: "300"}}
     assert release.upgrade(by_hand)[1] == of("300")

@@ -1,4 +1,4 @@
-"""Properties of every pod, against the tests' own computations; and of every AdmissionReview."""
+"""Property tests of the rewriting of pods, with amounts that the tests compute themselves, and of AdmissionReviews."""
 
 from __future__ import annotations
 
@@ -48,7 +48,11 @@ shares = st.sampled_from([None, 1, 2, 3, 7])
 
 @given(st.lists(st.tuples(st.booleans(), shares), max_size=5), st.lists(shares, min_size=1, max_size=3))
 def test_a_pods_share_is_the_most_that_it_uses_at_any_time(init: list[tuple[bool, int | None]], app: list[Any]) -> None:
-    """Simulates the pod: init containers one after the other, sidecars from their turn on, then all others together."""
+    """The expected share comes from a simulation of the pod.
+
+    Init containers run one after the other, sidecars from their start to the end, and then all other containers at the
+    same time.
+    """
     moments, sidecars = [], 0
     for stays, share in init:
         moments.append(sidecars + (share or 0))
@@ -72,7 +76,7 @@ def review(resource: tuple[str, str], document: Any, operation: str = "CREATE", 
 
 
 def rewritten(resource: tuple[str, str], document: Any, **more: Any) -> tuple[Any, Object]:
-    """The document after the webhook's patch, and the whole response."""
+    """Returns the document after the webhook's patch, and the complete response."""
     response = answer(review(resource, document, **more))["response"]
     patch = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
     return applied(document, patch), response
@@ -111,14 +115,14 @@ def test_done_twice_it_is_as_done_once(entry: Any, spec: Object) -> None:
 
 
 def asking(count: int) -> Object:
-    """A pod with so many containers that have 0.005 of a GPU each."""
+    """Builds a pod with `count` containers that ask for 0.005 of a GPU each."""
     made = [{"name": f"c{at}", "image": "none", "resources": {"limits": {FRACTION: "0.005"}}} for at in range(count)]
     return {"metadata": {"name": "train", "namespace": "team"}, "spec": {"containers": made}}
 
 
 @pytest.mark.parametrize("first", ["the injector", "ours"])
 def test_what_another_injector_adds_keeps_what_it_has(first: str) -> None:
-    """A service mesh adds a native sidecar, a container, volumes, labels, before us or between our calls."""
+    """A service mesh adds a sidecar, a container, volumes and labels, before our first call or between two calls."""
 
     def inject(document: Object) -> Object:
         made = copy.deepcopy(document)
@@ -146,7 +150,7 @@ def test_what_another_injector_adds_keeps_what_it_has(first: str) -> None:
 
 
 def test_a_review_of_three_mebibytes_is_answered_with_what_changes() -> None:
-    """An API server accepts objects of this size, and sends an object twice: its old state and the new one."""
+    """An API server accepts objects of this size. It sends an updated object twice: the old and the new state."""
     document = asking(2)
     text = "x" * (3 << 20)
     document["spec"]["containers"][0]["args"] = [text]

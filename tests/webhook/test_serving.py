@@ -1,4 +1,4 @@
-"""The webhook's process: certificates that come late and change, probes, metrics, and an end that loses no request."""
+"""Tests of the webhook's process: certificates, probes, metrics, limits, and a shutdown that loses no request."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_it_waits_for_its_certificate_and_takes_the_next_one(certificates: Path)
         first = issue(certificates)
         until(lambda: it.get("/readyz")[0] == 200, 20, "the certificate is read")
         assert accepted(it, first)
-        # A key that does not belong to the certificate: half of a rotation, seen too early.
+        # The key does not match the certificate: the process reads the files in the middle of a rotation.
         whole = {name: (certificates / name).read_bytes() for name in ("tls.crt", "tls.key")}
         second = issue(certificates)
         (certificates / "tls.crt").write_bytes(whole["tls.crt"])
@@ -87,7 +87,7 @@ def test_requests_that_are_not_an_api_servers_are_refused(running: tuple[Replica
 
 
 def resident(it: Replica) -> int:
-    """The largest number of bytes that the process has had in memory."""
+    """Returns the peak of the process's resident memory, in bytes."""
     (line,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{it.process.pid}/status").read_text(), re.MULTILINE)
     return int(line) << 10
 
@@ -130,7 +130,7 @@ def test_bodies_that_do_not_end_are_let_go_and_keep_nobody_out(running: tuple[Re
 
 @pytest.mark.parametrize("sends", ["nothing", "a byte", "a head"])
 def test_those_who_sit_still_keep_nobody_out_and_leave(running: tuple[Replica, bytes], sends: str) -> None:
-    """500 silent connections of one peer, before TLS and within it, never take more than the peer's places."""
+    """One peer opens 500 silent connections, before or after the TLS handshake. The limit of the peer applies."""
     it, authority = running
     assert accepted(it, authority)
     before = resident(it)
@@ -151,7 +151,7 @@ def test_those_who_sit_still_keep_nobody_out_and_leave(running: tuple[Replica, b
 
 
 def test_what_an_api_server_has_under_way_is_all_answered(running: tuple[Replica, bytes]) -> None:
-    """200 requests at once, each on a new TLS connection: an API server's default limit of mutating ones."""
+    """200 concurrent requests on new TLS connections: an API server's default limit for mutating requests."""
     it, authority = running
     body, together = review(pod("p", {FRACTION: "1"})), threading.Barrier(200)
 
@@ -164,7 +164,7 @@ def test_what_an_api_server_has_under_way_is_all_answered(running: tuple[Replica
 
 
 def connections(it: Replica) -> int:
-    """The number of connections to the replica's port for admission, counted at its end."""
+    """Returns the number of open connections to the replica's admission port, from the replica's descriptors."""
     inodes = set(open_files(it.process.pid).values())
     lines = [line.split() for line in Path(f"/proc/{it.process.pid}/net/tcp").read_text().splitlines()[1:]]
     port, established = f":{it.port:04X}", "01"
@@ -207,7 +207,7 @@ def test_going_it_says_so_and_answers_what_still_comes(certificates: Path) -> No
         it.process.send_signal(signal.SIGTERM)
         until(lambda: it.get("/readyz") == (503, "stopping\n"), 20, "it says that it is going")
         assert accepted(it, authority)
-        # A connection that stays open would bind the API server to a process that ends.
+        # Otherwise the API server would send its next request on this connection to a process that ends.
         response = ask()
         assert (response.status, response.getheader("Connection")) == (200, "close")
         it.process.kill()

@@ -1,4 +1,4 @@
-"""The example for language models: what the webhook makes of its Deployments, and what a server needs of Kubernetes."""
+"""Tests of the example for language models: its Deployments after the webhook, and its settings for Kubernetes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_a_server_is_ready_when_it_answers_and_drains_within_its_grace(name: str
     (port,) = container["ports"]
     for probe in ("startupProbe", "readinessProbe"):
         assert container[probe]["httpGet"] == {"path": "/health", "port": port["name"]}
-    # The pause, and what vLLM may take for its requests; llama-server's end within the hook (tests/llama_cpp).
+    # The pause before the stop, and the time that vLLM has for running requests. llama-server ends within the hook
+    # (tests/llama_cpp).
     pause = re.search(r"sleep (\d+)", " ".join(container["lifecycle"]["preStop"]["exec"]["command"]))
     assert pause
     drain = [int(each.partition("=")[2]) for each in container["args"] if each.startswith("--shutdown-timeout=")]
@@ -61,5 +62,5 @@ def test_a_server_is_ready_when_it_answers_and_drains_within_its_grace(name: str
     assert int(pause[1]) + sum(drain) < spec["terminationGracePeriodSeconds"]
     assert service["spec"]["ports"][0]["targetPort"] == port["name"]
     assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
-    # In a full pool a new pod would wait for the share of the old one.
+    # No surge: in a full pool a new pod would wait for the share of the old pod.
     assert deployment["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0

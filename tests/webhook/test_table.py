@@ -1,4 +1,4 @@
-"""The chart's admission objects are those of the one table in the code."""
+"""Tests that the chart's admission objects are generated from the table in `rules`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def test_the_chart_renders_every_entry() -> None:
 
 
 def test_subresources_are_nobodys_business() -> None:
-    """Status, scale and the lifting of gates never wait for the webhook."""
+    """Requests for subresources such as status and scale never call the webhook."""
     assert not [plural for _, plural in SPECS if "/" in plural]
     assert len(SPECS) == sum(len(entry.resources) for entry in ENTRIES) == 9

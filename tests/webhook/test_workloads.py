@@ -1,4 +1,4 @@
-"""The eight kinds with a pod template on real API servers: stored, applied again, changed and taken back."""
+"""Tests of fractions in the eight kinds with a pod template, on real API servers: set, changed and removed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = (
     "ReplicationController",
     "StatefulSet",
 )
-# The template of a Job that has started never changes, with a share or without.
+# The kinds whose template may change: the template of a started Job is immutable.
 CHANGEABLE = tuple(kind for kind in KINDS if kind != "Job")
 
 sides = pytest.mark.parametrize("server_side", [False, True], ids=["client-side", "server-side"])
@@ -49,7 +49,7 @@ def container_of(document: Object) -> Object:
 
 
 def workloads(kinds: tuple[str, ...] = KINDS, **amounts: Any) -> list[Object]:
-    """The example's manifests, with these limits in place of theirs."""
+    """Returns the example's manifests of `kinds`, with these limits if any are given."""
     documents = [yaml.safe_load(file.read_text()) for file in sorted(EXAMPLE.glob("*.yaml"))]
     assert tuple(document["kind"] for document in documents) == KINDS
     for document in documents:
@@ -81,7 +81,7 @@ def all_have(documents: list[Object], **amounts: str) -> None:
 def test_the_example_applied_twice_changes_nothing(space: Space, server_side: bool) -> None:
     first = space.apply(*workloads(), server_side=server_side)
     all_have(first, milli="100")
-    # Controllers write too. The API server's record of that is then younger than the manifest's, by whole seconds.
+    # Controllers write, too, so the API server has a record that is at least a second younger than the manifest's.
     space.kubectl("label", ",".join(KINDS), "--all", "colour=blue", "--field-manager=controller")
     second = int(time.time())
     until(lambda: time.time() >= second + 1, 5, "the next second")
@@ -116,7 +116,7 @@ def test_taken_back_with_all_limits(space: Space, server_side: bool) -> None:
 
 @sides
 def test_the_same_amount_now_written_in_thousandths_by_hand(space: Space, server_side: bool) -> None:
-    """The fraction is not removed: the pods keep their share, and nothing is rolled."""
+    """The amount stays the same: the pods keep their share, and no rollout starts."""
     before = space.apply(*workloads(CHANGEABLE, fraction=0.25), server_side=server_side)
     after = space.apply(*workloads(CHANGEABLE, milli=250), server_side=server_side)
     assert [spec_of(document) for document in after] == [spec_of(document) for document in before]
@@ -142,7 +142,7 @@ def test_taken_back_in_one_of_two_containers(space: Space, server_side: bool) ->
 
 
 def test_two_appliers_of_two_containers(space: Space) -> None:
-    """One takes its fraction back; the other's, which is not stored either, stays."""
+    """One of the appliers removes its fraction. The share of the other applier's container stays."""
     (first,) = workloads(("Deployment",), fraction=0.25, cpu="1")
     second = {key: first[key] for key in ("apiVersion", "kind", "metadata")}
     side = copy.deepcopy(container_of(first)) | {"name": "side"}
@@ -178,7 +178,7 @@ def test_what_others_write_keeps_the_share(space: Space, created: bool) -> None:
         assert shares([space.get("deployment", "deployment")]) == shares([before]), command
     space.kubectl("set", "resources", "deployment/deployment", f"--limits={FRACTION}=0.5")
     all_have([space.get("deployment", "deployment")], milli="500", cpu="1")
-    # As `kubectl edit` does: what it shows has thousandths, and it sends what differs, under its own name.
+    # `kubectl edit` shows thousandths, and sends only the differences with its own manager.
     for milli in ("750", None):
         amounts = {"limits": {MILLI: milli}, "requests": {MILLI: milli}}
         body = {"spec": {"template": {"spec": {"containers": [{"name": "share", "resources": amounts}]}}}}
@@ -198,14 +198,14 @@ def test_replaced(space: Space) -> None:
 
 
 def test_whole_gpus_applied_again(space: Space) -> None:
-    """The API server stores them as 1k."""
+    """The API server stores 1000 thousandths as "1k"."""
     first = space.apply(*workloads(fraction=1))
     all_have(first, milli="1k")
     assert versions(space.apply(*workloads(fraction=1))) == versions(first)
 
 
 def test_moved_from_client_side_to_server_side_apply(space: Space) -> None:
-    """The fraction conflicts once, like any field whose value the server changes; then it has its new owner."""
+    """The fraction causes one conflict, like every field that the server changes. Then it has a new owner."""
     manifests = workloads(CHANGEABLE, fraction=0.25, cpu="1")
     space.apply(*manifests)
     command = ("apply", "--server-side", "-f", "-")

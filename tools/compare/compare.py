@@ -1,11 +1,11 @@
-"""Compares what calls cost in two built trees, natively on the software GPU and on a share of it: the time that their
-caller waits, and on a share the processor time of its process.
+"""Compares the cost of calls in two built trees, natively on the software GPU and on a share of it.
 
 PYTHONPATH=tests .venv/bin/python tools/compare/compare.py OLD NEW [PAIRS]
 
-OLD and NEW are checkouts with `.venv` and `target/dist`, built with CARGO_INCREMENTAL=0. They take turns, PAIRS times
-(8), each end on a CPU of its own. Each run is made where its tree lies at NEW's path, in a mount namespace, since a
-virtual environment has its path written in it; that needs root.
+The cost is the time that the caller waits; on a share, also the processor time of the calling process. OLD and NEW are
+checkouts with `.venv` and `target/dist`, built with CARGO_INCREMENTAL=0. They are measured in turn, PAIRS times (8),
+and each end has a CPU of its own. In each run the tree is mounted at NEW's path in a mount namespace, because a virtual
+environment contains its path. This needs root.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from statistics import median
 
 from support.system import free_port, until
 
-# Of a call: how long its caller waits, and what its process uses, in microseconds.
+# Per call: how long its caller waits, and the processor time of the process, in microseconds.
 Costs = dict[str, tuple[float, float]]
 
 
@@ -75,7 +75,7 @@ def on_a_share(tree: Path, seen_at: Path, program: Path) -> Costs:
 
 
 def inside(tree: Path, seen_at: Path, command: str) -> list[str]:
-    """The command line that runs `remotegpu COMMAND` of a tree."""
+    """Returns the command line that runs `remotegpu COMMAND` of a tree."""
     mount = f"mount --make-rprivate / && mount --bind {tree} {seen_at} && cd {seen_at}"
     return ["unshare", "-m", "sh", "-c", f"{mount} && exec .venv/bin/remotegpu {command}"]
 

@@ -1,10 +1,10 @@
-"""Measures what page-locked memory costs that kernels use in place, for docs/benchmarks.md.
+"""Measures the cost of page-locked memory that kernels use in place, for docs/benchmarks.md.
 
     PYTHONPATH=tests .venv/bin/python tools/compare/mirrors.py [ROW ...]
 
-Without rows: all. Each is a process on a share of a software GPU of an appliance of its own; the load stands beside it.
-`catboost` and `xgboost` need their venvs (`PYTHONPATH=tests .venv/bin/python tools/libraries.py install catboost
-xgboost`), the rows of 1 GiB 5 GB of memory.
+Without rows, measures all. Each row is a process on a share of a software GPU, with an appliance of its own; the output
+contains the machine's load. `catboost` and `xgboost` need their venvs (`PYTHONPATH=tests .venv/bin/python
+tools/libraries.py install catboost xgboost`). The rows of 1 GiB need 5 GB of memory.
 """
 
 from __future__ import annotations

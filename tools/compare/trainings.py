@@ -1,5 +1,9 @@
-"""Trains on the GPU and prints the seconds of it: `trainings.py catboost|xgboost [NAME=VALUE ...]`, which are options
-of the library's; for the tables of docs/benchmarks.md. `tools/compare/mirrors.py` runs it in the library's own venv."""
+"""Trains on the GPU and prints the seconds, for the tables of docs/benchmarks.md.
+
+    trainings.py catboost|xgboost [NAME=VALUE ...]
+
+NAME=VALUE are options of the library. `tools/compare/mirrors.py` runs this program in the library's own venv.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ def made(rows: int, columns: int) -> tuple[Data, Data]:
 
 
 def catboost(options: dict[str, str]) -> Callable[[], object]:
-    """2,000 x 20, 20 trees."""
+    """Returns a training on 2,000 x 20 numbers with 20 trees."""
     regressor = importlib.import_module("catboost").CatBoostRegressor
     fixed = {"iterations": 20, "task_type": "GPU", "devices": "0", "verbose": 0, "allow_writing_files": False}
     model, data = regressor(**fixed, **options), made(2000, 20)
@@ -28,7 +32,7 @@ def catboost(options: dict[str, str]) -> Callable[[], object]:
 
 
 def xgboost(options: dict[str, str]) -> Callable[[], object]:
-    """20 MB: 50,000 x 100, 5 rounds."""
+    """Returns a training on 20 MB (50,000 x 100 numbers) with 5 rounds."""
     xgb = importlib.import_module("xgboost")
     matrix = xgb.QuantileDMatrix(*made(50_000, 100))
     return lambda: xgb.train({"device": "cuda", "tree_method": "hist"} | options, matrix, 5)

@@ -1,10 +1,10 @@
-"""Unpacks Debian trixie's torch with CUDA 12.4 into a folder, with a Python of its own: no root, no chroot.
+"""Unpacks Debian trixie's torch with CUDA 12.4 and its own Python into a folder, without root or chroot.
 
 PYTHONPATH=tools python -m torch_bed FOLDER [--cudnn]
 
-It uses neither the machine's C library nor its Python. What it fetches is in packages.txt and cudnn.txt beside this
-file. The mirrors are those of apt's sources, or REMOTEGPU_DEBIAN_MIRROR. Interrupted, it continues where it was.
-`--cudnn` fetches the real cuDNN, too; else a stub refuses whatever torch asks of cuDNN.
+The result uses neither the machine's C library nor its Python. packages.txt and cudnn.txt in this folder list the
+packages. The mirrors are those of apt's sources, or REMOTEGPU_DEBIAN_MIRROR. After an interruption, the next run
+continues. `--cudnn` also fetches the real cuDNN; otherwise a stub refuses all of torch's calls of cuDNN.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIST: Final = Path(__file__).parent / "packages.txt"
 MARK: Final = ".installed"
 UNPACKED_BYTES: Final = 4_200_000_000
 CUDNN: Final = Path(__file__).parent / "cudnn.txt"
-# Of the real one alone.
+# A file that only the real cuDNN has.
 REAL: Final = "libcudnn_graph.so.9"
 CUDNN_BYTES: Final = 571_000_000
 CUDNN_UNPACKED_BYTES: Final = 1_100_000_000
@@ -33,7 +33,7 @@ STEP: Final = 100_000_000
 
 
 class Progress:
-    """Says every 100 MB how far it is."""
+    """Prints the progress every 100 MB."""
 
     def __init__(self, whole: int) -> None:
         self.whole, self.came = whole, 0
@@ -79,7 +79,7 @@ def fetch_all(wanted: list[packages.Package], folder: Path) -> list[Path]:
 
 
 def unpack(wanted: list[packages.Package], final: Path) -> None:
-    """Fetches and unpacks all packages beside the folder, which is there only when it is whole."""
+    """Fetches and unpacks all packages next to the folder. The folder exists only when it is complete."""
     size = sum(each.size for each in wanted)
     print(
         f"==> torch 2.6 with CUDA 12.4 of Debian trixie into {final}: {packages.megabytes(size)} to fetch, "
@@ -98,7 +98,7 @@ def unpack(wanted: list[packages.Package], final: Path) -> None:
             deb.unpack(file, made)
     except deb.NoPackageError as error:
         raise SystemExit(str(error)) from error
-    # torch.linalg opens it by this name, which only the development package has.
+    # torch.linalg opens the library by this name, which only the development package contains.
     link = made / launcher.LIBRARIES / "libtorch_cuda_linalg.so"
     link.symlink_to(f"{link.name}.2.6.0")
     shutil.rmtree(final, ignore_errors=True)
@@ -108,7 +108,7 @@ def unpack(wanted: list[packages.Package], final: Path) -> None:
 
 
 def lay_cudnn(final: Path, real: bool) -> None:
-    """Makes the folder `cudnn`, which the loader searches first: the real one or the stub. A real one stays."""
+    """Makes the folder `cudnn`, which the loader searches first: the real library or the stub. Keeps a real one."""
     place, libraries = final / "cudnn", final / launcher.LIBRARIES
     if (place / REAL).exists() or (not real and (place / stub.NAME).exists()):
         return
@@ -127,7 +127,7 @@ def lay_cudnn(final: Path, real: bool) -> None:
                 f"pip did not install what {CUDNN.name} names by its SHA-256, as it says above: run it again where the "
                 "index only did not answer; a file with another sum is not that cuDNN, and nothing of it was kept"
             )
-        # The one that says that all are there comes last.
+        # The library whose presence shows that all are there is moved last.
         found = sorted((Path(folder) / "nvidia" / "cudnn" / "lib").glob("*.so*"), key=lambda each: each.name == REAL)
         for library in found:
             library.rename(place / library.name)
@@ -138,7 +138,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cudnn", action="store_true")
     arguments = parser.parse_args()
-    # A link may lead to another disk.
+    # The folder may be a link to another disk.
     final: Path = arguments.folder.resolve()
     text, mark = LIST.read_text(), final / MARK
     if final.exists() and not mark.exists() and any(final.iterdir()):

@@ -17,11 +17,11 @@ DECOMPRESSED: Final[dict[str, Callable[[IO[bytes]], Any]]] = {"xz": lzma.open, "
 
 
 class NoPackageError(Exception):
-    """Which file is no Debian package that this can unpack, and why."""
+    """A file is not a Debian package that this module can unpack; the message names the file and the reason."""
 
 
 class Part(io.RawIOBase):
-    """The next `size` bytes of a file."""
+    """A file object for the next `size` bytes of a file."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.left = file, size
@@ -38,7 +38,7 @@ class Part(io.RawIOBase):
 
 
 def data(file: IO[bytes]) -> tuple[str, Part]:
-    """Finds the archive with the package's files: its name and what is in it."""
+    """Finds the archive with the package's files. Returns its name and its content."""
     if file.read(len(MAGIC)) != MAGIC:
         raise NoPackageError("it does not begin as an ar archive does")
     while len(header := file.read(HEADER)) == HEADER:
@@ -50,7 +50,7 @@ def data(file: IO[bytes]) -> tuple[str, Part]:
 
 
 def within(root: Path, member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Keeps a member below `root`: an absolute link leads below it too, and there are no devices."""
+    """Returns a member for extraction below `root`, with absolute links made relative; None for a device."""
     if member.isdev():
         return None
     if member.issym() and member.linkname.startswith("/"):

@@ -1,4 +1,4 @@
-"""Fetches a file from one of several mirrors: continues where it stopped, and keeps nothing whose sum is wrong."""
+"""Fetches a file from one of several mirrors: continues after an interruption, and drops a file with a wrong sum."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ BLOCK: Final = 1 << 20
 
 
 class NotFetchedError(Exception):
-    """Which file no mirror has, or which never came whole."""
+    """No mirror has the file, or it could not be fetched completely; the message names the file."""
 
 
 def apt(*command: str) -> str:
-    """Gives the output of one of apt's programs; nothing where there is no apt."""
+    """Returns the output of one of apt's programs; "" if apt is missing or fails."""
     if shutil.which(command[0]) is None:
         return ""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -33,12 +33,12 @@ def apt(*command: str) -> str:
 
 
 def sources() -> str:
-    """The addresses of the mirrors in apt's sources."""
+    """Returns the addresses of the mirrors in apt's sources."""
     return apt("apt-get", "indextargets", "--format", "$(REPO_URI)")
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """Makes a client that uses the proxies of the environment, as apt does; else those of apt's own settings."""
+    """Makes an HTTP client with the proxies of the environment, as apt does; otherwise with those of apt's settings."""
     proxies = urllib.request.getproxies()
     for scheme in ("http", "https"):
         said = apt("apt-config", "dump", "--format", "%v", f"Acquire::{scheme}::Proxy").strip()
@@ -53,7 +53,10 @@ def sum_of(file: Path) -> str:
 
 
 def get(address: str, part: Path, size: int, using: urllib.request.OpenerDirector, came: Callable[[int], None]) -> None:
-    """Appends to `part` what it lacks. A mirror that does not go on from the middle sends all."""
+    """Appends the missing rest of the file to `part`.
+
+    If the mirror cannot send the rest only, fetches the whole file.
+    """
     begun = part.stat().st_size if part.exists() else 0
     if begun >= size:
         return
@@ -73,7 +76,7 @@ def fetch(
     using: urllib.request.OpenerDirector,
     came: Callable[[int], None] = lambda _: None,
 ) -> Path:
-    """The package's file in `folder`, whole and right."""
+    """Fetches the package's file into `folder`, and checks it. Returns its path. Raises NotFetchedError."""
     file, part = folder / package.stored, folder / f"{package.stored}.part"
     if file.exists():
         return file
@@ -99,6 +102,6 @@ def fetch(
                     part.unlink()
                 else:
                     why = "it came in part"
-            # A mirror that is busy gets a moment.
+            # A busy mirror gets some time to recover.
             time.sleep(attempt)
     raise NotFetchedError(f"{package.name} {package.version}: no mirror has it ({package.path}: {why})")

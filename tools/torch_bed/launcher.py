@@ -1,7 +1,7 @@
-"""The bed's `python3`: a script that starts trixie's Python by trixie's loader.
+"""The bed's `python3`: a script that starts trixie's Python with trixie's loader.
 
-That Python takes the script for itself, so that the processes it starts (multiprocessing, DataLoader, torchrun) are
-started in the same way.
+That Python has the script as its own path, so that processes that it starts (multiprocessing, DataLoader, torchrun) use
+the script too.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Final
 
 LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
-# cuDNN or its stub; then Debian's, whose BLAS and LAPACK a link chooses that only an installation makes.
+# cuDNN or its stub, then Debian's libraries. OpenBLAS is listed, because only an installation links BLAS and LAPACK.
 SEARCHED: Final = ("cudnn", f"{LIBRARIES}/openblas-pthread", LIBRARIES, f"{LIBRARIES}/openmpi/lib", "usr/lib")
 PYTHON: Final = "usr/bin/python3.13"
 SCRIPT: Final = "usr/bin/python3"
 
 
 def script(bed: Path) -> str:
-    """The program's own LD_LIBRARY_PATH stands first: there `remotegpu run` puts libcuda. The loader is told the path
-    by its argument, since programs of the machine that Python starts have another C library.
+    """Returns the script.
+
+    The program's own LD_LIBRARY_PATH comes first, because `remotegpu run` puts libcuda there. The loader gets the path
+    as an argument and not by the variable, because Python may start programs of the machine, which have another C
+    library.
     """
     searched = ":".join(str(bed / each) for each in SEARCHED)
     return (
@@ -30,7 +33,7 @@ def script(bed: Path) -> str:
 
 
 def lay(bed: Path) -> None:
-    """Writes the script where the bed has its Python, and links it to where a person looks for it."""
+    """Writes the script at the paths of the bed's Python, and links it as `python3` in the bed's folder."""
     for name in (SCRIPT, "usr/bin/python"):
         place = bed / name
         place.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The list of packages: its format, its sums, and where on a machine's mirrors its files are."""
+"""The list of packages: its format, checksums, and paths on a mirror."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class Package:
     version: str
     sha256: str
     size: int
-    # Below a mirror's base: pool/main/...
+    # The path below a mirror's base: pool/main/...
     path: str
 
     @property
     def stored(self) -> str:
-        """The file's name here."""
+        """The name of the fetched file."""
         return self.path.rsplit("/", 1)[-1]
 
 
 def parse(text: str) -> list[Package]:
-    """Reads one package a line: name, version, SHA-256, size, path. Lines that begin with # are for people."""
+    """Parses one package per line: name, version, SHA-256, size, path. Lines that begin with # are comments."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -43,7 +43,7 @@ def write(packages: Iterable[Package], head: str) -> str:
 
 
 def stanzas(text: str) -> list[Package]:
-    """Reads what `apt-cache show` prints."""
+    """Parses the output of `apt-cache show`."""
     found = []
     for stanza in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and not line.startswith(" "))
@@ -55,7 +55,7 @@ def stanzas(text: str) -> list[Package]:
 
 
 def bases(targets: str, said: str = "") -> list[str]:
-    """The mirrors to ask, each once: what a person said, then those of apt's sources, one address a line."""
+    """Returns the mirrors, each once: first the user's, then those of apt's sources, given one address per line."""
     asked = [said, *targets.split()]
     return list(dict.fromkeys(each.rstrip("/") for each in asked if each.startswith(("http://", "https://"))))
 

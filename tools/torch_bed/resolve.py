@@ -1,6 +1,6 @@
-"""Makes the list of packages anew: what apt would install of trixie, but for the driver's libraries and cuDNN.
+"""Generates the list of packages: those that apt would install from trixie, except the driver's libraries and cuDNN.
 
-A person runs it when the mirrors have dropped a version of the list:
+Run it when the mirrors have dropped a version of the list:
 
 PYTHONPATH=tools python -m torch_bed.resolve >tools/torch_bed/packages.txt
 """
@@ -24,7 +24,7 @@ WANTED: Final = (
     "python3-setuptools",
     "python3-torchvision",
 )
-# What installing needs and running does not.
+# Packages that are needed to install others, but not to run them.
 LEFT_OUT: Final = frozenset(
     [
         "adduser",

@@ -1,4 +1,4 @@
-"""A libcudnn that refuses: torch is linked with cuDNN, and most of it runs without."""
+"""A libcudnn whose functions refuse every call: torch is linked with cuDNN, but most of torch works without it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import Final
 
 NAME: Final = "libcudnn.so.9"
-# What of torch names functions of cuDNN.
+# The libraries of torch that name functions of cuDNN.
 ASKING: Final = ("libtorch_cuda.so.2.6", "libtorch_cuda_linalg.so.2.6.0", "libtorch_python.so.2.6")
 VERSION: Final = 90501
 NOT_INITIALIZED: Final = 1001
 
 
 class NoCompilerError(Exception):
-    """Which program the stub needs and the machine lacks."""
+    """The stub needs a program that the machine lacks; the message names it."""
 
 
 def functions(undefined: str) -> list[str]:
-    """The names of cuDNN's functions in what `nm -D --undefined-only` prints."""
+    """Returns the names of cuDNN's functions in the output of `nm -D --undefined-only`."""
     names = (line.split()[-1].split("@")[0] for line in undefined.splitlines() if line.strip())
     return sorted({name for name in names if name.startswith("cudnn")})
 
 
 def source(names: Iterable[str]) -> str:
-    """C in which every function refuses, but for the two that only tell."""
+    """Returns C code in which every function refuses, except the two that return a version or a text."""
     told = {
         "cudnnGetVersion": f"size_t cudnnGetVersion(void) {{ return {VERSION}; }}",
         "cudnnGetErrorString": 'const char *cudnnGetErrorString(int error) { (void)error; return "there is no cuDNN: '

@@ -138,7 +138,7 @@ class DevicePluginServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListAndWatch(self, request, context):
-        """The kubelet's figure is that of the last message; the resource counts as gone when the stream ends.
+        """Sends the list of devices after each change. When the stream ends, the kubelet regards the resource as gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,7 +1,9 @@
-"""The acceptor: an interpreter on an appliance that starts empty and runs what one client pages into it.
+"""The acceptor: an interpreter on an appliance that starts empty and runs the code that one client sends.
 
-`zygote` forks it, `forked` and `keeper` prepare the new process, and `sandbox` (with `mounts`, `readable` and
-`restrictions`) confines it before it reads a byte of the client. `session` greets the client and loads the features:
-code, files, functions, torch, program. Started by the appliance. It keeps no secret, and nothing of an earlier session.
-Features are loaded by name: of offload it imports only `wire`.
+The appliance starts the `zygote`, and the zygote forks a process for each session. `forked` and `keeper` prepare the
+new process. `sandbox` (with `mounts`, `readable` and `restrictions`) confines the process before it reads a byte of the
+client. `session` greets the client and loads the features: code, files, functions, torch, program.
+
+An acceptor keeps no secret, and no data of an earlier session. It imports only `wire` of offload; features are loaded
+by name.
 """

@@ -1,7 +1,7 @@
-"""A CUDA session asks the gateway for connections, which it may not make itself. It asks through a socket that the
-client's library in this process uses, and through a path for programs that the session starts.
+"""Lets a CUDA session ask the gateway for connections, because the sandbox forbids the session to connect.
 
-The gateway answers each packet on such a socket with a connection; all answers are alike.
+The client's library in this process asks through an inherited socket. Programs that the session starts ask through a
+socket path. The gateway answers each request packet with one connection; the connections are interchangeable.
 """
 
 import contextlib
@@ -17,14 +17,17 @@ from remotegpu.api.names import SHARES_ENV
 from remotegpu.api.objects import Asking, Share, shares_to_env
 from remotegpu_offload.acceptor import packets
 
-# Above the descriptors that a program opens: in a program that the session starts, the number is unused.
+# The socket gets a descriptor number of at least this: programs that the session starts do not use such high numbers.
 _LEAST: Final = 512
 _NAME: Final = ".remotegpu-share"
 _MOST_CHILDREN: Final = 128
 
 
 def use(share: Mapping[str, str], socket_given: socket.socket, folder: Path, *, children: bool) -> None:
-    """Lets the client's library find the share; with `children`, in programs that the session starts as well."""
+    """Sets the environment variable by which the client's library finds the share.
+
+    With `children`, programs that the session starts can use the share too.
+    """
     asking = socket.socket(fileno=fcntl.fcntl(socket_given.fileno(), fcntl.F_DUPFD_CLOEXEC, _LEAST))
     socket_given.close()
     path = folder / _NAME if children else None
@@ -45,7 +48,7 @@ def _serve(listening: socket.socket, asking: socket.socket) -> None:
 
 
 def _pass_on(child: socket.socket, asking: socket.socket) -> None:
-    """Passes the child's questions to the gateway, and the answers to the child."""
+    """Forwards the child's requests to the gateway, and the gateway's answers to the child."""
     with child, contextlib.suppress(OSError):
         while (question := packets.receive(child)) is not None:
             for descriptor in question[1]:

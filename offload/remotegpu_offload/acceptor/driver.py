@@ -1,6 +1,6 @@
-"""CUDA's driver in an interpreter without torch: which devices it has, and whether they compute.
+"""Calls of the CUDA driver for interpreters without torch: list the devices, and check that they compute.
 
-The calls are those of the CUDA Driver API documentation. A process that is going to fork must not make them.
+The calls follow the CUDA Driver API documentation. A process that will fork must not call this module.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ _WORDS: Final = 1000
 
 
 class DriverError(Exception):
-    """There is no driver, or a call of it failed; the message says which."""
+    """No CUDA driver was found, or a driver call failed; the message says which."""
 
 
 @cache
@@ -30,7 +30,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def devices() -> tuple[str, ...]:
-    """The names of the devices. Raises DriverError."""
+    """Returns the names of the devices. Raises DriverError."""
     _call("cuInit", 0)
     count = ctypes.c_int()
     _call("cuDeviceGetCount", ctypes.byref(count))
@@ -43,7 +43,7 @@ def devices() -> tuple[str, ...]:
 
 
 def compute() -> None:
-    """Fills memory of the first device, and checks it. Raises DriverError."""
+    """Fills memory of the first device and checks the result. Raises DriverError."""
     context, memory = ctypes.c_void_p(), ctypes.c_uint64()
     _call("cuInit", 0)
     _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)

@@ -1,4 +1,4 @@
-"""The offer of an interpreter to sessions: its versions, and the accelerator that its framework finds."""
+"""The description of an interpreter for sessions: its versions, and the accelerator that its framework finds."""
 
 import sys
 from collections.abc import Mapping
@@ -8,21 +8,21 @@ from typing import Any, Final
 from remotegpu_offload.acceptor import driver, versions
 
 BACKENDS: Final = ("cuda", "rocm", "xpu", "cpu")
-# Which devices a process may see, by back end. Set after the fork and before a device is touched.
+# The variables that limit which devices a process sees, by back end. Set after the fork, before a device is opened.
 VISIBLE: Final = {
     "cuda": ("CUDA_VISIBLE_DEVICES",),
-    # HIP reads CUDA's name too.
+    # HIP reads CUDA's variable too.
     "rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
     "xpu": ("ZE_AFFINITY_MASK",),
     "cpu": (),
 }
 
-# How the names of their device nodes begin.
+# Prefixes of the names of the device nodes, by back end.
 NODES: Final = {"cuda": ("nvidia",), "rocm": ("kfd", "dri"), "xpu": ("dri", "accel"), "cpu": ()}
 
 
 class NoBackendError(Exception):
-    """The environment does not have the requested back end; the message says what it has."""
+    """The environment lacks the requested back end; the message names the back ends that exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Environment:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Python and packages in one mapping, in the form that `versions.compare` takes."""
+        """The versions of Python and of the packages, in the form that `versions.compare` takes."""
         return {"python": self.python, **self.packages}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns JSON types; the names are those of control.proto."""
+        """Returns the environment as JSON types, with the names of control.proto."""
         return {
             "name": self.name,
             "backend": self.backend,
@@ -60,9 +60,9 @@ class Environment:
 
 
 def describe(name: str, backend: str = "") -> Environment:
-    """Describes this interpreter. Touches the devices, so a process that is going to fork must not call it.
+    """Describes this interpreter. Opens the devices, so a process that will fork must not call it.
 
-    Raises NoBackendError if `backend` is given and its devices are not there.
+    Raises NoBackendError if `backend` is given and its devices are missing.
     """
     found, devices = find_backend(backend)
     packages = versions.installed()
@@ -70,12 +70,12 @@ def describe(name: str, backend: str = "") -> Environment:
 
 
 def find_backend(wanted: str = "") -> tuple[str, tuple[str, ...]]:
-    """Returns the back end and the names of its devices; without torch, or without an accelerator, the CPU's."""
+    """Returns the back end and the names of its devices. Without torch or an accelerator, the back end is `cpu`."""
     if wanted == "cpu":
         return "cpu", ()
     found, devices = _accelerator()
     if wanted == "cuda" and found == "cpu" and "torch" not in sys.modules:
-        # For packages that call CUDA themselves.
+        # Some packages call CUDA without torch.
         found, devices = _driver()
     if wanted and wanted != found:
         has = f"torch finds {found}" if "torch" in sys.modules else "it has no torch, and no driver finds one"
@@ -96,7 +96,7 @@ def _driver() -> tuple[str, tuple[str, ...]]:
 
 def _accelerator() -> tuple[str, tuple[str, ...]]:
     try:
-        import torch  # noqa: PLC0415 (seconds, and not in every environment)
+        import torch  # noqa: PLC0415 (takes seconds, and not every environment has it)
     except ImportError:
         return "cpu", ()
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""From a fork of the zygote to the process that serves one client."""
+"""Turns a fork of the zygote into the process that serves one client."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from remotegpu_offload.acceptor.syscalls import set_parent_death_signal
 from remotegpu_offload.wire.peer import Peer
 
 _STATS_SECONDS: Final = 1.0
-# All that a session has of the zygote's variables.
+# The only variables that a session inherits from the zygote.
 _KEPT: Final = (
     *("LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_CACHE_DISABLE", "REMOTEGPU_LOG"),
     *("CUPY_COMPILE_WITH_PTX", "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "USE_PYTORCH_KERNEL_CACHE"),
@@ -29,11 +29,13 @@ _KEPT: Final = (
 
 
 def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> None:
-    """Turns a fork of the zygote into a session. `packet`: `id`, the fields of a Place, `visible` devices, and
-    `environment`, or `probe` to find that out. With a `share`, the third descriptor is where the session asks for
-    connections to its worker.
+    """Turns a fork of the zygote into a session.
 
-    Writes to `telling` the decimal process id of the session, as the zygote knows it, or why there is none.
+    Args:
+        packet: `id`, the fields of a Place, `visible` devices, and either `environment`, or `probe` to describe it.
+        descriptors: the control and the data socket. With a `share`, a third socket, on which the session asks for
+            connections to its worker.
+        telling: a pipe. Receives the session's decimal process id as the zygote sees it, or the reason of a failure.
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -43,7 +45,7 @@ def become_session(packet: Packet, descriptors: Sequence[int], telling: int) -> 
     os.setsid()
     try:
         level = sandbox.divide(place)
-        # The first process of its own process ids is the next one.
+        # The next process is the first one of the new PID namespace.
         child = os.fork() if level == NAMESPACES else 0
     except OSError as error:
         os.write(telling, f"the sandbox cannot be made: {error}".encode())
@@ -91,7 +93,7 @@ def _run_kept(
 def _run(
     packet: Packet, isolation: Isolation, link: socket.socket, data: socket.socket, ways: Sequence[socket.socket]
 ) -> None:
-    """Serves one client. `link` leads to the process that may end the session."""
+    """Serves one client. The process at the other end of `link` can end the session."""
     _set_variables(packet, isolation.folder)
     for one in ways:
         asking.use(packet["share"], one, isolation.folder, children=isolation.level == NAMESPACES)
@@ -115,7 +117,10 @@ def _run(
 
 
 def _limit_memory(fractions: Sequence[float]) -> None:
-    """Limits what torch may allocate on each visible device; a driver has no limit for a process."""
+    """Limits how much memory torch may allocate on each visible device.
+
+    CUDA's driver has no such limit for a process.
+    """
     if fractions:
         import torch  # noqa: PLC0415
 
@@ -124,8 +129,10 @@ def _limit_memory(fractions: Sequence[float]) -> None:
 
 
 def _capture_output() -> int:
-    """Sends standard output and error into a pipe and returns its reading end; it carries what bypasses the session's
-    own capture."""
+    """Redirects standard output and error into a pipe, and returns the reading end.
+
+    The pipe receives output that bypasses the session's own capture.
+    """
     reading, writing = os.pipe()
     for standard in (1, 2):
         os.dup2(writing, standard)
@@ -134,10 +141,10 @@ def _capture_output() -> int:
 
 
 def _accept(link: socket.socket, data: socket.socket) -> socket.socket | None:
-    """Returns the client's connection, which the gateway passes; None if the session ends before."""
+    """Returns the client's connection, which the gateway passes; None if the session ends first. Blocks."""
     if link in select.select([link, data], [], [])[0]:
         return None
-    # Its packet says nothing; the descriptor is what counts.
+    # The content of the packet is ignored; only its descriptor counts.
     _, descriptors, _, _ = socket.recv_fds(data, 4096, 1)
     return socket.socket(fileno=descriptors[0]) if descriptors else None
 
@@ -148,7 +155,7 @@ def _watch(link: socket.socket, session: AcceptorSession) -> None:
             received = packets.receive(link)
             if received is not None:
                 session.end(str(received[0].get("reason", "")))
-            # Whatever the client's code is busy with.
+            # Ends the process at once, even while the client's code runs.
             os._exit(0)
         _send_stats(link, session)
 
@@ -169,7 +176,7 @@ def _send_stats(link: socket.socket, session: AcceptorSession) -> None:
 
 def _set_variables(packet: Packet, folder: Path) -> None:
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    # Its user id has no name in /etc/passwd.
+    # The session's user id has no entry in /etc/passwd.
     named = {"USER": "remotegpu", "LOGNAME": "remotegpu", "HOME": str(folder), "TMPDIR": str(folder)}
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
     variables: Mapping[str, str] = packet["visible"]
@@ -178,15 +185,17 @@ def _set_variables(packet: Packet, folder: Path) -> None:
 
 
 def _reseed() -> None:
-    """Seeds numpy's generator again; otherwise it would continue as in every other session. The random module does so
-    by itself."""
+    """Seeds numpy's generator again, because all forks inherit the same state.
+
+    Python's `random` module seeds itself.
+    """
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
 
 
 def _described(packet: Packet) -> dict[str, Any]:
-    """Describes the environment, or says why it is of no use."""
+    """Describes the environment, or gives the reason why sessions cannot use it."""
     try:
         _read_own_files()
         environment = describe(packet["name"], packet["backend"])
@@ -200,7 +209,10 @@ def _described(packet: Packet) -> dict[str, Any]:
 
 
 def _read_own_files() -> None:
-    """Whether a session may read its own installation: each folder on its path is listed, or does not exist."""
+    """Checks that a session may read its own installation.
+
+    Raises PermissionError if the session may not read a folder on its search path.
+    """
     for entry in map(Path, sys.path):
         try:
             if entry.is_dir():
@@ -212,7 +224,7 @@ def _read_own_files() -> None:
 
 
 def _compute(backend: str, *, kernels: bool) -> None:
-    """One small result, checked. `kernels`: the device executes those that torch brings along."""
+    """Computes and checks one small result. With `kernels`, the device runs kernels that torch brings."""
     if "torch" not in sys.modules:
         driver.compute()
         return

@@ -1,7 +1,7 @@
-"""The first process of a session's own process ids: between the appliance and the process that serves the client.
+"""The keeper: process 1 of a session's PID namespace, between the appliance and the process that serves the client.
 
-It has no thread and runs no byte of the client's, so that it ends the session whatever the client's code does. When it
-ends, so does everything that the session has started.
+The keeper has one thread and never runs code of the client, so that code cannot keep it from ending the session. When
+the keeper ends, the kernel ends every process of the session.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from typing import Final
 from remotegpu_offload.acceptor import packets
 
 _END_SECONDS: Final = 1.0
-# What a session writes past its own capture of standard output goes into the appliance's log, but not without end.
+# The appliance's log receives at most this many lines that a session writes past its capture of standard output.
 MOST_LOG_LINES: Final = 200
 _MOST_LINE: Final = 500
 
 
 class Log:
-    """Lines from a pipe, as packets to the appliance."""
+    """Reads lines from a pipe and sends them to the appliance as packets."""
 
     def __init__(self, pipe: int, control: socket.socket) -> None:
         self.pipe = pipe
@@ -30,7 +30,7 @@ class Log:
         self._left = MOST_LOG_LINES
 
     def read(self) -> bool:
-        """Waits for output and passes it on; False at EOF."""
+        """Waits for output and sends it; False at EOF."""
         data = os.read(self.pipe, 4096)
         *lines, self._begun = (self._begun + data).split(b"\n")
         self._begun = self._begun[-_MOST_LINE:]
@@ -41,14 +41,14 @@ class Log:
         return bool(data)
 
     def pass_on(self) -> None:
-        """Passes on everything until EOF. For a thread of its own, where there is no keeper."""
+        """Sends all output until EOF. Blocks: where no keeper runs, a thread of its own calls it."""
         with contextlib.suppress(OSError):
             while self.read():
                 pass
 
 
 def keep(child: int, control: socket.socket, link: socket.socket, log: int) -> int:
-    """Serves until `child` has ended, or the appliance is gone. Returns the exit code for this process."""
+    """Serves until `child` has ended, or the appliance has closed its end. Returns the exit code for this process."""
     return _Keeper(child, control, link, Log(log, control)).run()
 
 
@@ -86,7 +86,10 @@ class _Keeper:
         return code
 
     def _pass_order(self) -> bool:
-        """Passes on an order of the appliance, and sets the deadline. The only order is to end."""
+        """Forwards an order of the appliance, which is always to end, and sets the deadline for ending.
+
+        False at EOF.
+        """
         order = packets.receive(self._control)
         if order is None:
             return False
@@ -106,15 +109,20 @@ class _Keeper:
             packets.send(self._control, said[0])
 
     def _finish_log(self) -> None:
-        """Passes on what the pipe holds already; processes that still hold the pipe are about to end."""
+        """Sends the output that is already in the pipe.
+
+        Does not wait: processes that still hold the pipe are about to end.
+        """
         with contextlib.suppress(OSError):
             while self._log.pipe in self._watched and select.select([self._log.pipe], [], [], 0)[0]:
                 if not self._log.read():
                     return
 
     def _reap(self) -> int | None:
-        """Collects children that have ended. Returns the exit code of the child if it was among them, negative for a
-        signal."""
+        """Collects children that have ended.
+
+        Returns the exit code of the served child if it has ended, negative for a signal; None otherwise.
+        """
         for pid, code in ended_children():
             if pid == self._child:
                 return code

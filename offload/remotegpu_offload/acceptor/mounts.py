@@ -1,4 +1,4 @@
-"""The file system of a session in a mount namespace of its own: everything read-only, private places empty."""
+"""The file system of a session in its own mount namespace: all paths are read-only, and private folders are empty."""
 
 import itertools
 import os
@@ -10,13 +10,13 @@ from typing import Final
 from remotegpu_offload.acceptor import syscalls
 from remotegpu_offload.acceptor.readable import needed, outermost
 
-# Where a session may write; its home is the first. One tmpfs for all of them, which ends with the namespace.
-SCRATCH: Final = Path("/tmp")  # noqa: S108 (its own, nobody else sees it)
+# The folders where a session may write; its home is the first. They share one tmpfs, which ends with the namespace.
+SCRATCH: Final = Path("/tmp")  # noqa: S108 (a mount of the session's own; other processes do not see it)
 _ALSO_SCRATCH: Final = ("/var/tmp", "/dev/shm")  # noqa: S108
-# Other people's files and sockets, secrets of the pod; empty for a session.
+# Folders with files and sockets of other users, and secrets of the pod. A session finds them empty.
 _PRIVATE: Final = ("/root", "/home", "/run", "/var/run", "/var/lib", "/var/log", "/var/spool", "/srv", "/mnt", "/media")
 DEVICES: Final = ("null", "zero", "full", "random", "urandom")
-# How the names of their nodes begin.
+# Prefixes of the names of accelerators' device nodes.
 ACCELERATORS: Final = ("nvidia", "kfd", "dri", "accel")
 _LINKS: Final = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 _SCRATCH_MODE: Final = 0o1777
@@ -26,16 +26,19 @@ _READ_ONLY_AGAIN: Final = (
 
 
 def confine(named: Sequence[Path], hidden: Sequence[Path], scratch_bytes: int, nodes: Sequence[str]) -> None:
-    """Rearrange this process's mount namespace, which must be its own. What is `named` stays where it is, and device
-    nodes of accelerators whose names begin so. Raises OSError where the kernel refuses."""
-    # Folders made on the way must be passable for the session's own user.
+    """Rearranges the mount namespace of this process, which must be its own.
+
+    The paths of `named` stay visible, and so do device nodes whose names begin with one of `nodes`. Raises OSError
+    where the kernel refuses.
+    """
+    # The session's own user must be able to traverse folders that are created here.
     os.umask(0o022)
     keep = [path for path in outermost([*needed(), *map(Path.resolve, named)]) if os.access(path, os.R_OK)]
     syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.set_mount_attributes("/", syscalls.MS_RDONLY | syscalls.MS_NOSUID)
     private = {*map(Path, _PRIVATE), *closed(keep)}
     descriptors = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in keep}
-    # First, because the new /dev is put together in it.
+    # The first mount, because the new /dev is built inside it.
     _tmpfs(SCRATCH, scratch_bytes, _SCRATCH_MODE)
     _devices(tuple(nodes))
     for folder in sorted(private):
@@ -55,7 +58,7 @@ def confine(named: Sequence[Path], hidden: Sequence[Path], scratch_bytes: int, n
 
 
 def closed(paths: Iterable[Path]) -> set[Path]:
-    """The outermost folders on the way to these that a stranger may not pass, as /root is."""
+    """Returns, for each path, the outermost parent folder that other users may not traverse (such as /root)."""
     found: set[Path] = set()
     for path in paths:
         shut = (folder for folder in reversed(path.parents) if not folder.stat().st_mode & stat.S_IXOTH)
@@ -69,7 +72,7 @@ def _tmpfs(folder: Path, size: int, mode: int) -> None:
 
 
 def hide(folder: Path, kept: dict[Path, int]) -> None:
-    """An empty folder in its place, with what must stay mounted where it was."""
+    """Covers a folder with an empty one. Mounts in it again the `kept` paths that lie below it."""
     _tmpfs(folder, 1 << 20, 0o755)
     _keep(folder, kept)
     syscalls.mount("", str(folder), flags=_READ_ONLY_AGAIN)
@@ -88,7 +91,7 @@ def _keep(folder: Path, kept: dict[Path, int]) -> None:
 
 
 def _devices(nodes: tuple[str, ...]) -> None:
-    """A /dev with harmless devices and these accelerators, in place of the machine's."""
+    """Replaces /dev by a folder with harmless devices and the accelerators that `nodes` names by prefix."""
     place = SCRATCH / ".devices"
     place.mkdir()
     _tmpfs(place, 1 << 20, 0o755)
@@ -105,7 +108,7 @@ def _devices(nodes: tuple[str, ...]) -> None:
 
 
 def _cover(path: Path) -> None:
-    """Nothing in place of a file or folder, if it is still to be seen."""
+    """Covers a file or folder with an empty one, if it is still visible."""
     if path.is_dir():
         _tmpfs(path, 1 << 12, 0o555)
     elif path.exists():

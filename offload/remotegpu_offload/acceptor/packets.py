@@ -1,4 +1,4 @@
-"""JSON objects, one a packet, on SOCK_SEQPACKET sockets: between appliance, zygote, keeper and session."""
+"""Packets between appliance, zygote, keeper and session: one JSON object each, on SOCK_SEQPACKET sockets."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(sock: socket.socket, packet: Packet, descriptors: Sequence[int] = ()) -> None:
-    """Raises OSError if the other end is gone."""
+    """Sends one packet with file descriptors. Raises OSError if the other end is closed."""
     data = json.dumps(packet).encode()
     if descriptors:
         socket.send_fds(sock, [data], list(descriptors))
@@ -25,7 +25,10 @@ def send(sock: socket.socket, packet: Packet, descriptors: Sequence[int] = ()) -
 
 
 def receive(sock: socket.socket) -> tuple[Packet, list[int]] | None:
-    """The next packet with its descriptors, which are the caller's; None if the other end is gone or talks nonsense."""
+    """Returns the next packet and its descriptors, which the caller must close.
+
+    None if the other end is closed, or if the packet is not a JSON object. Blocks.
+    """
     try:
         data, descriptors, _, _ = socket.recv_fds(sock, _MOST, _MOST_DESCRIPTORS)
         packet = json.loads(data)

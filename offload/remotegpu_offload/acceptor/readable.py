@@ -1,4 +1,4 @@
-"""The list of paths that a session may read; it may read nothing else. docs/offload.md describes it for users."""
+"""The list of the only paths that a session may read. docs/offload.md describes it for users."""
 
 import os
 import re
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-# Programs, libraries and their data: no user's own files lie there.
+# Programs, libraries and their data. Users keep no files there.
 _SYSTEM: Final = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/nix/store", "/gnu/store")
-# What libraries read of /etc. Nothing that says how this machine is run, or who may do what on it.
+# The entries of /etc that libraries read. None tells how this machine is administered, or who has which rights.
 _ETC: Final = (
     "alternatives", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version", "fonts",
     "gai.conf", "group", "host.conf", "hostname", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
@@ -18,24 +18,24 @@ _ETC: Final = (
     "resolv.conf", "services", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "vulkan",
     "xml",
 )  # fmt: skip
-# The files from which libraries learn about processors, memory and its limits.
+# The files in which libraries look up processors, memory and its limits.
 _PROC: Final = (
     "cpuinfo", "devices", "driver/nvidia", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version",
     "vmstat",
 )  # fmt: skip
 _SYS: Final = ("bus", "class", "dev", "devices", "fs/cgroup", "kernel/mm", "module")
-# Files of accelerators that a session opens itself.
+# Files of accelerators that a session needs if it opens the devices itself.
 _ACCELERATORS: Final = ("/etc/amd", "/etc/nvidia", "/opt/amdgpu", "/opt/intel", "/opt/nvidia", "/opt/rocm")
 _MAPPED_FILE: Final = re.compile(r"(/[^\n]*\.so[^\n/]*)$", re.MULTILINE)
 
 
 def readable(named: Sequence[Path], *, own_processes: bool, accelerators: bool) -> list[Path]:
-    """Lists the paths that a session of this interpreter may read.
+    """Returns the paths that a session of this interpreter may read.
 
     Args:
-        named: by the administrator.
+        named: further paths, from the administrator.
         own_processes: /proc shows only the session's processes.
-        accelerators: the session opens their devices.
+        accelerators: the session opens the devices itself.
     """
     proc = ["/proc"] if own_processes else ["/proc/self", *(f"/proc/{name}" for name in _PROC)]
     system = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *(f"/sys/{name}" for name in _SYS), *proc]
@@ -44,9 +44,9 @@ def readable(named: Sequence[Path], *, own_processes: bool, accelerators: bool) 
 
 
 def needed() -> list[Path]:
-    """Lists what this interpreter reads: its own installation and every folder on its path."""
+    """Returns the paths that this interpreter needs: its own installation, and every folder on its path."""
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *(entry for entry in sys.path if entry)]
-    # A virtual environment is named by a link that lies in it.
+    # A virtual environment is found by a link that lies in it, so the link's own folder counts too.
     places += [str(Path(sys.executable).parent), str(Path(sys.executable).resolve().parent)]
     places += [entry for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     places += [str(Path(program).parent) for program in [os.environ.get("TRITON_PTXAS_PATH")] if program]
@@ -54,7 +54,7 @@ def needed() -> list[Path]:
 
 
 def outermost(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yields the paths that lie below no other one."""
+    """Yields the paths that do not lie below another one."""
     chosen: list[Path] = []
     for path in sorted(set(paths), key=lambda one: len(one.parts)):
         if path != Path("/") and not any(path.is_relative_to(one) for one in chosen):
@@ -63,5 +63,6 @@ def outermost(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _mapped() -> list[Path]:
-    """Lists the libraries that are loaded, wherever they come from: a program that is started loads them again."""
+    """Returns the libraries that this process has loaded, from any folder, because programs that it starts load
+    them."""
     return sorted({Path(name) for name in _MAPPED_FILE.findall(Path("/proc/self/maps").read_text(errors="replace"))})

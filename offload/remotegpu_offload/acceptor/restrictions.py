@@ -1,6 +1,6 @@
-"""Restrictions that a session can never undo: system calls by seccomp, files and other processes by Landlock.
+"""Restrictions that a session can never lift: seccomp for system calls, Landlock for files and other processes.
 
-`remoting/sandbox` defines them. Its library is loaded here; the worker links the same code.
+The library of `remoting/sandbox` defines them. This module loads that library; the worker links the same code.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ _LONGEST_MESSAGE: Final = 500
 
 @cache
 def library() -> ctypes.CDLL:
-    """Loads the library, once in the zygote, whose forks have it. Raises OSError with the sentence for people."""
+    """Loads the library; forks of the zygote inherit it. Raises OSError with a sentence for users."""
     try:
         path = find_dist().sandbox
     except NotBuiltError as error:
@@ -35,10 +35,10 @@ def library() -> ctypes.CDLL:
 
 
 def give_up_files(readable: Sequence[Path], hidden: Sequence[Path], writable: Sequence[Path], *, network: bool) -> bool:
-    """Restricts this process and its children: they may read beneath `readable` only and nothing `hidden`, and write
-    beneath `writable` only.
+    """Restricts the files of this process and its children.
 
-    `network`: whether TCP stays possible. False if this kernel has no Landlock. Raises OSError if it refuses.
+    They may read only beneath `readable`, read nothing in `hidden`, and write only beneath `writable`. `network` says
+    whether TCP stays possible. Returns False if this kernel has no Landlock. Raises OSError if the kernel refuses.
     """
     buffers = [b"\0".join(map(os.fsencode, paths)) for paths in (readable, hidden, writable)]
     sized = [argument for one in buffers for argument in (one, ctypes.c_size_t(len(one)))]
@@ -46,8 +46,10 @@ def give_up_files(readable: Sequence[Path], hidden: Sequence[Path], writable: Se
 
 
 def give_up_calls(*, alone: bool) -> None:
-    """Restricts the system calls of this process and its children. `alone`: no namespace keeps sessions apart, so it is
-    one process without connections. Raises OSError if the kernel refuses."""
+    """Restricts the system calls of this process and its children. Raises OSError if the kernel refuses.
+
+    `alone`: no namespace separates sessions, so the process may neither start others nor open connections.
+    """
     _called(library().remotegpu_sandbox_calls, ctypes.c_bool(alone))
 
 

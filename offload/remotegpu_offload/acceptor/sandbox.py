@@ -1,7 +1,8 @@
-"""Shuts a forked process in, before it has seen a byte of its client.
+"""Confines a forked process before it reads a byte of its client.
 
-Two levels. **namespaces**: its own process ids, mounts, network, IPC; it may start processes and open files, all of
-which end with it. **alone**, where kernel or container gives no namespaces: one process, no connections, Landlock.
+There are two levels. **namespaces**: the session has its own process ids, mounts, network and IPC. It may start
+processes and open files, and all of them end with the session. **alone** is the level where the kernel or the container
+offers no namespaces: one process, no connections, Landlock.
 """
 
 import contextlib
@@ -31,15 +32,15 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The appliance's settings for one session."""
+    """The appliance's settings for one session's sandbox."""
 
-    uid: int | None  # None: it keeps the appliance's
-    readable: tuple[Path, ...]  # what the administrator lets sessions read, besides the interpreter's needs
-    hidden: tuple[Path, ...]  # secrets: files, or folders with all that is in them
-    folder: Path  # to write into, where it has no file system of its own
-    cgroups: tuple[Path, ...]  # the cgroup.procs files of its groups
-    processes: int  # and threads, at a time
-    scratch_bytes: int  # of its file system in memory
+    uid: int | None  # None: the session keeps the appliance's user id
+    readable: tuple[Path, ...]  # paths that the administrator lets sessions read, besides the interpreter's needs
+    hidden: tuple[Path, ...]  # secrets: files, or folders with all their content
+    folder: Path  # writable folder, used where the session has no file system of its own
+    cgroups: tuple[Path, ...]  # the cgroup.procs files of the session's groups
+    processes: int  # most processes and threads at a time
+    scratch_bytes: int  # size of the session's file system in memory
 
     @classmethod
     def from_packet(cls, packet: Mapping[str, Any]) -> "Place":
@@ -56,7 +57,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """The isolation that the kernel granted: its level, the session's folder, and what is missing."""
+    """The isolation that the kernel granted: its level, the session's folder, and missing protections."""
 
     level: str
     folder: Path
@@ -64,9 +65,9 @@ class Isolation:
 
 
 def divide(place: Place) -> str:
-    """First step, while nothing is given up: cgroups and namespaces. Returns the level that was reached.
+    """Enters cgroups and namespaces: the first step, while the process still has its rights. Returns the level reached.
 
-    In NAMESPACES the next fork is the first process of the new process ids, and `shut` is for it.
+    In NAMESPACES the next fork becomes process 1 of the new PID namespace, and that process must call `shut`.
     """
     for group in place.cgroups:
         group.write_text("0", encoding="ascii")
@@ -75,7 +76,7 @@ def divide(place: Place) -> str:
         if uid == 0:
             syscalls.unshare(_ALL)
         else:
-            # Without root, a user namespace of its own gives the right to the others.
+            # Without root, a user namespace of its own gives the right to create the other namespaces.
             syscalls.unshare(_ALL | syscalls.CLONE_NEWUSER)
             Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
             Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", encoding="ascii")
@@ -88,10 +89,10 @@ def divide(place: Place) -> str:
 
 
 def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
-    """Last step, in the process that stays: files, limits, identity, rights. Raises OSError if the system refuses.
+    """Restricts files, limits, identity and rights: the last step, in the final process.
 
-    `nodes`: prefixes of the names of the accelerators' device nodes that it may open. They may belong to a group, which
-    the session then keeps.
+    `nodes`: prefixes of the names of the device nodes that the session may open. If a device node belongs to a group,
+    the session keeps that group. Raises OSError if the system refuses.
     """
     lacks: list[str] = []
     folder = place.folder
@@ -104,7 +105,8 @@ def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
         lacks.append("namespaces (no processes of its own, no connections)")
     if not place.cgroups:
         lacks.append("cgroups (memory is not limited, processes only by the user's number)")
-    # Where it has neither, other processes of this user would be counted; there it can start threads only.
+    # Without namespaces and without a user id of its own, the limit would count other processes of this user. In that
+    # case seccomp forbids new processes, and threads are not limited.
     _limit(place.processes if level == NAMESPACES or place.uid is not None else None)
     if place.uid is not None:
         if level == ALONE:
@@ -119,11 +121,12 @@ def shut(place: Place, level: str, *, nodes: Sequence[str]) -> Isolation:
     syscalls.set_no_new_privileges()
     syscalls.set_dumpable(False)
     writable = [Path("/dev"), Path("/tmp"), Path("/var/tmp")] if level == NAMESPACES else [folder, *_own_devices(nodes)]  # noqa: S108
-    # A namespace of its own has covered the secrets already. Elsewhere, other sessions' folders lie next to this one.
+    # At the level NAMESPACES, the mounts cover the secrets already. At ALONE, other sessions' folders lie next to this
+    # one.
     hidden = () if level == NAMESPACES else (*place.hidden, folder.parent, *_other_devices(nodes))
     allowed = readable(place.readable, own_processes=level == NAMESPACES, accelerators=bool(nodes))
     if restrictions.give_up_files(allowed, hidden, writable, network=level == NAMESPACES):
-        # Landlock keeps other sessions out; the appliance looks in, to count its memory.
+        # Landlock keeps other sessions out. The appliance must read /proc of this process to count its memory.
         syscalls.set_dumpable(resource.getrlimit(resource.RLIMIT_CORE)[0] == 1)
     else:
         lacks.append("Landlock (needs Linux 5.13)")
@@ -150,12 +153,12 @@ def _own_proc(lacks: list[str]) -> None:
     try:
         syscalls.mount("proc", "/proc", "proc", flags)
     except OSError:
-        # In a container, parts of /proc are covered; a process that is not root may then not mount one that shows them.
+        # In a container, parts of /proc are covered. Then a process without root may not mount a /proc that shows them.
         lacks.append("a /proc of its own (it sees that other processes exist)")
 
 
 def _loopback_up() -> None:
-    """Brings up the loopback interface of the session's own network: programs talk to themselves."""
+    """Brings up the loopback interface of the session's own network, so that programs can connect to themselves."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = bytearray(struct.pack("16sH22x", b"lo", 0))
         fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request)
@@ -168,10 +171,11 @@ def _limit(processes: int | None) -> None:
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _OPEN_FILES if most_files == resource.RLIM_INFINITY else min(_OPEN_FILES, most_files)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    # No core: it would hold a tenant's memory. At 0 the kernel hands one to the program that `core_pattern` may name.
+    # No core dump: it would contain a tenant's memory. At limit 0 the kernel still pipes a dump to the program that
+    # `core_pattern` may name; at limit 1 it does not.
     core = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
     resource.setrlimit(resource.RLIMIT_CORE, (core, core))
-    # If memory runs out, the kernel ends a session, not the appliance.
+    # If memory runs out, the kernel kills a session and not the appliance.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if processes is None:
@@ -182,7 +186,7 @@ def _limit(processes: int | None) -> None:
 
 
 def _device_groups(nodes: Sequence[str]) -> list[int]:
-    """Returns the groups of accelerators that not every user may open."""
+    """Returns the groups of device nodes that not every user may open."""
     shared = stat.S_IRGRP | stat.S_IWGRP
     return sorted(
         {
@@ -198,12 +202,12 @@ def _own_devices(nodes: Sequence[str]) -> list[Path]:
 
 
 def _other_devices(nodes: Sequence[str]) -> list[Path]:
-    """Lists accelerators that the session may not even read."""
+    """Returns the device nodes of accelerators that the session may not even read."""
     entries = [path for path in Path("/dev").iterdir() if path.name.startswith(mounts.ACCELERATORS)]
     return [path for path in entries if not path.name.startswith(tuple(nodes))]
 
 
 def _accelerators(nodes: Sequence[str]) -> list[Path]:
-    """Lists device nodes with such names, and what lies in folders with such names."""
+    """Returns the device nodes whose names have such a prefix, and all nodes in folders with such names."""
     entries = [path for path in Path("/dev").iterdir() if path.name.startswith(tuple(nodes))]
     return [node for path in entries for node in ([path] if not path.is_dir() else path.rglob("*"))]

@@ -1,4 +1,4 @@
-"""One client's session in its acceptor process: the first greeting, what the features add, and how it ends.
+"""One client's session in its acceptor process: greeting, features, and end.
 
 `python -m remotegpu_offload.acceptor.session --fd N` serves one client on a socket, without appliance and sandbox.
 """
@@ -31,7 +31,7 @@ from remotegpu_offload.wire.peer import Peer
 from remotegpu_offload.wire.request import Request
 from remotegpu_offload.wire.threads import MAIN_THREAD
 
-# Modules with `attach(session)`, in this order; and the module that each needs besides this package.
+# Modules with `attach(session)`, in this order. Next to each, the module that it needs besides this package.
 FEATURES: Final = (
     ("remotegpu_offload.code.finder", ""),
     ("remotegpu_offload.files.layer", ""),
@@ -39,40 +39,42 @@ FEATURES: Final = (
     ("remotegpu_offload.torch.acceptor.acceptor", "torch"),
     ("remotegpu_offload.program.acceptor", ""),
 )
-# They are the acceptor's own: what finds its libraries, and which devices it may use.
+# Variables that the acceptor keeps: they locate its libraries, and limit the devices that it may use.
 _KEPT_VARIABLES: Final = frozenset(
     ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONHOME", "PYTHONPATH", "HOME", "TMPDIR", SHARES_ENV)
 ).union(*VISIBLE.values())
 
 
 class GreetingError(OffloadError):
-    """The client's greeting was refused; the message says why."""
+    """The acceptor refused the client's greeting; the message says why."""
 
 
 class AcceptorSession:
-    """The state that the features of one session share. `hello` is empty until the client has greeted, and so is
-    `loaded`."""
+    """The state that the features of one session share. `hello` and `loaded` are empty until the client's greeting."""
 
     def __init__(self, peer: Peer, environment: Environment, folder: Path) -> None:
         self.peer = peer
         self.environment = environment
         self.folder = folder
         self.hello: dict[str, Any] = {}
-        # What each feature serves, by service, and its line in `stats`.
+        # The object that serves each service, and each feature's line in `stats`.
         self.loaded: dict[Service, Any] = {}
         self.stats: dict[str, Callable[[], Any]] = {}
-        # The table of objects, set by the feature that serves them.
+        # The table of objects; the feature that serves objects sets it.
         self.objects: Any = None
         self._since = time.monotonic()
         peer.serve(Service.SESSION, self._answer)
 
     def run(self) -> None:
-        """Serves until the connection ends. For the main thread, which becomes that of the client's main thread."""
+        """Serves until the connection ends.
+
+        Call it in the main thread: it runs the calls of the client's main thread.
+        """
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.peer.run_main()
 
     def end(self, reason: str) -> None:
-        """Tells the client why, and closes the connection."""
+        """Sends the client the reason, and closes the connection."""
         with contextlib.suppress(LostError):
             self.peer.notify(Service.SESSION, {"op": "end", "reason": reason})
         self.peer.close()
@@ -87,7 +89,7 @@ class AcceptorSession:
                 self.peer.threads.interrupt(int(request.header.get("thread", MAIN_THREAD)))
                 return None
             case "bye":
-                # The answer goes out first.
+                # The answer is sent before the connection closes.
                 request.reply({})
                 self.peer.close()
                 return None
@@ -95,9 +97,9 @@ class AcceptorSession:
                 raise GreetingError(f"the acceptor knows no {other!r}: install the same version on both ends")
 
     def _greet(self, hello: dict[str, Any]) -> dict[str, Any]:
-        """Checks versions, takes over what the program may see of its own process, and lets the features begin.
+        """Checks versions, takes over the client's variables, arguments and folder, and attaches the features.
 
-        Raises GreetingError with both versions named.
+        Raises GreetingError that names both versions.
         """
         if self.hello:
             raise GreetingError("this session has been greeted already")
@@ -134,14 +136,14 @@ class AcceptorSession:
 
 
 def serve(sock: socket.socket, environment: Environment, folder: Path) -> None:
-    """Serves one session from its greeting to its end."""
+    """Serves one session from its greeting to its end. Blocks."""
     AcceptorSession(Peer(sock, name="the client", accepting=True), environment, folder).run()
 
 
 def main(sock: socket.socket, name: str = "local", backend: str = "") -> None:
-    """Serves one client in this process, in a folder of its own that ends with it."""
+    """Serves one client in this process, in a temporary folder that is removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="remotegpu-offload-"))
-    # So that the folder is removed.
+    # SIGTERM raises SystemExit, so that the folder is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         serve(sock, describe(name, backend), folder)
@@ -150,8 +152,11 @@ def main(sock: socket.socket, name: str = "local", backend: str = "") -> None:
 
 
 def import_features() -> list[ModuleType]:
-    """Imports the features that this environment can have. It imports all before one is attached, because from then on
-    the import system also finds the client's modules."""
+    """Imports the features that this environment supports.
+
+    All are imported before the first one is attached, because afterwards the import system also finds the client's
+    modules.
+    """
     available = [name for name, needs in FEATURES if not needs or importlib.util.find_spec(needs) is not None]
     return [importlib.import_module(name) for name in available]
 
@@ -184,6 +189,6 @@ def _arguments() -> argparse.Namespace:
 
 if __name__ == "__main__":
     given = _arguments()
-    # By its name: features would not know the class of a module that is called `__main__`.
+    # Import by full name: features would not recognise the classes of a module named `__main__`.
     itself = importlib.import_module("remotegpu_offload.acceptor.session")
     itself.main(socket.socket(fileno=given.fd), given.name, given.backend)

@@ -1,4 +1,4 @@
-"""System calls that Python has no function for. Numbers from the kernel's headers.
+"""System calls that Python's library does not offer. The numbers are those of the kernel's headers.
 
 Every function raises OSError with the kernel's errno.
 """
@@ -67,13 +67,16 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def set_mount_attributes(target: str, attributes: int) -> None:
-    """Add MOUNT_ATTR_* (which are spelt as MS_RDONLY, MS_NOSUID, MS_NODEV) to the mount and all beneath. Linux 5.12."""
+    """Adds MOUNT_ATTR_* flags to the mount and all mounts beneath it. Needs Linux 5.12.
+
+    The flags have the values of MS_RDONLY, MS_NOSUID and MS_NODEV.
+    """
     wanted = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
     _syscall("mount_setattr", _SYS_MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE, wanted, 32)
 
 
 def set_parent_death_signal(number: int) -> None:
-    """Lasts until the process changes its user id."""
+    """Lets the kernel send signal `number` to this process when its parent ends. A change of the user id cancels it."""
     _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, number)
 
 
@@ -82,7 +85,7 @@ def set_dumpable(value: bool) -> None:
 
 
 def become_subreaper() -> None:
-    """Orphans beneath us become our children."""
+    """Makes orphaned descendants of this process its children."""
     _prctl("PR_SET_CHILD_SUBREAPER", _PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -91,10 +94,10 @@ def set_no_new_privileges() -> None:
 
 
 def drop_capabilities() -> None:
-    """All of them, for good."""
+    """Drops all capabilities irrevocably."""
     _prctl("PR_CAP_AMBIENT", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(64):
-        # EINVAL: past the last one; EPERM: without privileges there is nothing to drop.
+        # EINVAL: the number is past the last capability. EPERM: a process without privileges has nothing to drop.
         if _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), *[ctypes.c_ulong(0)] * 3) < 0:
             break
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)

@@ -1,4 +1,4 @@
-"""Versions of two interpreters, and whether one can read what the other writes. Pure but for `installed`."""
+"""Compares the versions of two interpreters: whether one can read the other's objects. Pure except for `installed`."""
 
 import importlib.metadata
 import platform
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-# Packages whose versions matter to the other side: their objects cross the wire.
+# Packages whose versions must match on both sides, because their objects cross the wire.
 PACKAGES: Final = ("torch", "numpy", "cloudpickle")
 SKEW_ADVICE: Final = (
     "use the same minor version on both sides, another environment (`remotegpu ls` shows them), or, at your own risk, "
@@ -16,19 +16,18 @@ SKEW_ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """Version differences between client and acceptor, each a phrase that names both versions."""
+    """The version differences between client and acceptor. Each is a phrase that names both versions."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def sentence(self, place: str) -> str:
-        """Says why `place` refuses; empty if it does not."""
+        """Returns the sentence by which `place` refuses the client; "" if it does not refuse."""
         return f"{place} does not fit: {'; '.join(self.refusals)}: {SKEW_ADVICE}" if self.refusals else ""
 
 
 def installed() -> dict[str, str]:
-    """Returns the versions of `python` and of every one of PACKAGES that this interpreter has, without importing
-    them."""
+    """Returns the versions of `python` and of each of PACKAGES that is installed, without importing them."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -39,9 +38,12 @@ def installed() -> dict[str, str]:
 
 
 def compare(client: Mapping[str, str], acceptor: Mapping[str, str]) -> Skew:
-    """Compares the versions of both sides. Pickles and code objects need the same Python minor, operator schemas the
-    same torch minor; arrays of another numpy major usually do. A package that one side lacks is not a skew: its objects
-    cannot cross."""
+    """Compares the versions of both sides.
+
+    Pickles and code objects need the same Python minor version, operator schemas the same torch minor version. Arrays
+    of another numpy major version usually work, so that difference is a warning. A package that one side lacks is not a
+    difference: its objects cannot cross.
+    """
     refusals: list[str] = []
     warnings: list[str] = []
     for name, depth, tell in (("python", 2, refusals), ("torch", 2, refusals), ("numpy", 1, warnings)):

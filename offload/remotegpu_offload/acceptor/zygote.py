@@ -1,8 +1,8 @@
-"""An interpreter with its frameworks imported, which forks a process for each session.
+"""The zygote: an interpreter with its frameworks imported, which forks a process for each session.
 
-`python -m remotegpu_offload.acceptor.zygote --control-fd N`. It touches no device, keeps no secret, and sees nothing of
-what sessions do. The appliance sends `{"op": "fork", ...}` with two sockets: the session's control, and where its
-connection will come from.
+`python -m remotegpu_offload.acceptor.zygote --control-fd N`. The zygote opens no device, keeps no secret, and sees no
+data of the sessions. The appliance sends `{"op": "fork", ...}` with two sockets: one controls the session, the other
+delivers the client's connection.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from remotegpu_offload.acceptor import forked, packets, restrictions, session, s
 from remotegpu_offload.acceptor.keeper import ended_children, wake_on_child
 from remotegpu_offload.acceptor.packets import Packet
 
-# Seconds to import, and of no use without; each only if the environment has it.
+# Frameworks that sessions need, and whose import takes seconds. Each is imported only if the environment has it.
 FRAMEWORKS: Final = ("numpy", "torch")
 
 
 def preload() -> str:
-    """Import the frameworks, and what sessions are shut in with; why the environment is broken, or empty."""
+    """Imports the frameworks, the features and the sandbox library. Returns "", or the reason of a failure."""
     for name in FRAMEWORKS:
         try:
             importlib.import_module(name)
@@ -48,7 +48,7 @@ def preload() -> str:
 
 
 def serve(control: socket.socket) -> None:
-    """Fork sessions until the appliance is gone."""
+    """Forks sessions until the appliance closes `control`. Blocks."""
     syscalls.become_subreaper()
     sessions: dict[int, str] = {}
     woken = wake_on_child()
@@ -73,7 +73,7 @@ def serve(control: socket.socket) -> None:
 
 
 def _fork(packet: Packet, descriptors: list[int], control: socket.socket, sessions: dict[int, str]) -> None:
-    """Answer with the session's process and a descriptor of it, or why there is none."""
+    """Forks one session. Answers with its process id and a pidfd, or with the reason of a failure."""
     told, telling = os.pipe()
     try:
         child = os.fork()
@@ -104,7 +104,7 @@ def _fork(packet: Packet, descriptors: list[int], control: socket.socket, sessio
 
 
 def _never_returning(function: Callable[..., Any], *arguments: Any) -> NoReturn:
-    """In the child: nothing of the zygote's own may run there."""
+    """Runs a function in the forked child and exits, so that no code of the zygote runs there."""
     code = 1
     try:
         function(*arguments)
@@ -124,7 +124,8 @@ def main() -> None:
     control.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reason = preload()
-    # What exists now is never freed: forks would otherwise copy each page whose reference counts a collection touches.
+    # Objects that exist now are never freed. Otherwise a collection would touch reference counts, and forks copy the
+    # pages.
     gc.collect()
     gc.freeze()
     packets.send(control, {"op": "broken", "reason": reason} if reason else {"op": "ready"})

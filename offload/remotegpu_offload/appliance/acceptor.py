@@ -1,4 +1,4 @@
-"""One acceptor process, as the appliance's sessions see it."""
+"""The handle by which the appliance controls one acceptor process."""
 
 import asyncio
 import contextlib
@@ -17,18 +17,21 @@ from remotegpu.appliance.packets import OnPacket, Packet, PacketChannel
 from remotegpu.appliance.sessions.processes import ProcessError
 from remotegpu_offload.appliance.zygote import Forked
 
-# What it says first, and within how many seconds.
+# The expected first packet, and the timeout for it in seconds.
 _SESSION: Final = ("ready", 30.0)
 _SELF_TEST: Final = ("described", 120.0)
 _END_SECONDS: Final = 3.0
-# How long after its end the zygote may take to say how it ended.
+# How long the zygote may take to report the exit code after the process has ended.
 _CODE_SECONDS: Final = 1.0
-# All that an acceptor may say: it has no memory to ask for, and no GPU to complain about.
+# The packets that an acceptor may send besides its first. Workers have more, for memory and GPU faults.
 _PACKETS: Final = ("log", "stats")
 
 
 class Acceptor:
-    """A `processes.SessionProcess`. `first` gets its first packet that is none of those, as a self-test's result."""
+    """A `processes.SessionProcess`.
+
+    `first` resolves with the first packet that is not one of `_PACKETS`, such as the result of a self-test.
+    """
 
     kind = "acceptor"
 
@@ -79,13 +82,13 @@ class Acceptor:
         except TimeoutError:
             code = None
         if code is None:
-            # Without its zygote the exit code is not known; a clean end is not to be assumed.
+            # Without its zygote the exit code is unknown; a clean end must not be assumed.
             return -signal.SIGKILL
-        # A keeper says in this way that a signal ended the process that it kept.
+        # A keeper reports in this way that a signal ended its child.
         return 128 - code if 128 < code < 128 + signal.NSIG else code
 
     async def end(self, code: int, reason: str) -> None:
-        del code  # one of CUDA's
+        del code  # a code of CUDA, without meaning here
         self._channel.send({"op": "end", "reason": reason})
         try:
             async with asyncio.timeout(_END_SECONDS):
@@ -114,7 +117,7 @@ class Acceptor:
             self._gone.set_result(None)
 
     def _receive(self, packet: Packet, file: FileIO | None) -> None:
-        """From a process that may be under its tenant's control."""
+        """Handles a packet. A tenant may control the sending process, so the packet is untrusted."""
         if packet.get("op") in _PACKETS:
             self._on_packet(packet, file)
         elif not self.first.done():

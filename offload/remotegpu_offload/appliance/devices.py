@@ -1,4 +1,4 @@
-"""How sessions of an environment reach an accelerator, and what an environment needs for that. Pure but for `stage`."""
+"""Decides how sessions of an environment reach an accelerator, and checks their conditions. Pure except for `stage`."""
 
 import secrets
 import shutil
@@ -17,21 +17,24 @@ from remotegpu.frameworks import use_client
 from remotegpu.paths import Dist
 from remotegpu_offload.acceptor.environment import NODES, VISIBLE
 
-# Of each GPU, for a self-test: more than torch takes for one small result.
+# The memory of each GPU for a self-test: more than torch needs for one small result.
 _SELF_TEST_BYTES: Final = 64 << 20
 _SELF_TEST_SESSIONS: Final = 2
 
 
 class Access(Enum):
-    """The sandbox admits device nodes only where they are opened."""
+    """How a session reaches an accelerator. The sandbox admits device nodes only for OPEN."""
 
     NONE = auto()
-    SHARE = auto()  # CUDA, through the client's library and a worker, as every program has it
+    SHARE = auto()  # CUDA through the client's library and a worker, like every other program
     OPEN = auto()  # the session opens the devices itself
 
 
 def access_of(option: EnvironmentOption, *, real: bool) -> Access:
-    """`real`: the appliance's GPUs are NVIDIA's. Those that are made of CPU are served only where `cuda` is named."""
+    """Returns the access of an environment's sessions.
+
+    `real`: the appliance has NVIDIA GPUs. The software GPU is used only if the option names `cuda`.
+    """
     if option.backend in ("rocm", "xpu"):
         return Access.OPEN
     if option.backend == "cpu" or not (real or option.backend):
@@ -40,7 +43,7 @@ def access_of(option: EnvironmentOption, *, real: bool) -> Access:
 
 
 def refusal_of(option: EnvironmentOption) -> str:
-    """Why it is not served at all; empty if it is."""
+    """Returns the reason why the appliance cannot serve this environment; "" if it can."""
     if option.backend not in ("rocm", "xpu") or option.exclusive:
         return ""
     return (
@@ -51,7 +54,7 @@ def refusal_of(option: EnvironmentOption) -> str:
 
 
 def refusal_of_lease(option: EnvironmentOption, placement: LeasedGpus, shareable: Sequence[int]) -> str:
-    """Why a lease has no session of an exclusive environment; empty if it has."""
+    """Returns the reason why this lease cannot use an exclusive environment; "" if it can."""
     whole = dict(zip(placement.gpus, placement.sizes, strict=True))
     if not option.exclusive or all(whole.get(gpu, 0) >= size for gpu, size in enumerate(shareable)):
         return ""
@@ -63,12 +66,12 @@ def refusal_of_lease(option: EnvironmentOption, placement: LeasedGpus, shareable
 
 
 def nodes_of(option: EnvironmentOption, access: Access) -> tuple[str, ...]:
-    """How names of the device nodes begin that its sandbox admits."""
+    """Returns the prefixes of the names of the device nodes that the sandbox admits."""
     return NODES[option.backend or "cuda"] if access is Access.OPEN else ()
 
 
 def state_of(option: EnvironmentOption, access: Access) -> tuple[str, bool]:
-    """For people: how sessions reach their devices, and whether nothing holds them to their share."""
+    """Returns a sentence for users on how sessions reach their devices, and whether their share is unlimited."""
     match access:
         case Access.NONE:
             return "", False
@@ -84,16 +87,19 @@ def state_of(option: EnvironmentOption, access: Access) -> tuple[str, bool]:
 
 
 def visible(access: Access, backend: str, listed: str) -> dict[str, str]:
-    """The variables that show a session its devices and no others. `listed`: as its back end names them."""
+    """Returns the variables that show a session only its own devices.
+
+    `listed`: the devices as the back end names them.
+    """
     hidden = {name: "" for names in VISIBLE.values() for name in names}
     if access is Access.SHARE:
-        # The client shows the lease's devices.
+        # The client's library shows the lease's devices.
         return {name: value for name, value in hidden.items() if name not in VISIBLE["cuda"]}
     return hidden | (dict.fromkeys(VISIBLE[backend], listed) if access is Access.OPEN else {})
 
 
 def stage(staging: Staging, dist: Dist) -> Dist:
-    """Copies of what a session for CUDA loads of ours, where every user can read them."""
+    """Copies the files that a CUDA session loads to a folder that every user can read."""
     root = staging.folder("cuda")
     for folder in (dist.client, dist.native / "stand-ins", dist.frameworks):
         if folder.is_dir():
@@ -107,15 +113,17 @@ def stage(staging: Staging, dist: Dist) -> Dist:
 
 
 def client_variables(dist: Dist, *, software: bool) -> Mapping[str, str]:
-    """For a zygote whose sessions use CUDA through the client's library."""
+    """Returns the variables of a zygote whose sessions use CUDA through the client's library."""
     variables: dict[str, str] = {}
     use_client(variables, dist, software=software)
     return variables
 
 
 def self_test_lease(gpus: Sequence[PhysicalGpu], access: Access) -> Lease:
-    """Makes the lease of an environment's self-test; no client has it or sees it. It has a little of each GPU where the
-    self-test needs a worker: that fits next to what leases can have, where the memory of an idle session's context is.
+    """Makes the lease of an environment's self-test, which no client sees.
+
+    With access SHARE the lease has a little memory of each GPU. That memory is outside the part that leases can have:
+    it comes from the reserve for an idle session's context.
     """
     lease_id = secrets.token_hex(16)
     places = tuple(range(len(gpus))) if access is Access.SHARE else ()

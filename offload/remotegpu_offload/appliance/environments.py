@@ -1,4 +1,4 @@
-"""The environments that an appliance serves: proven at the start, kept running, and chosen for each session."""
+"""The environments that an appliance serves: tests and restarts them, and chooses one for each session."""
 
 import asyncio
 import contextlib
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A session that comes while the zygote starts again waits for it this long.
+# A session that opens while the zygote restarts waits at most this long.
 _WAIT_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = (0.0, 1.0, 5.0, 30.0)
 _PROCESSES: Final = 1024
-# Variables that choose the kernels of NumPy's OpenBLAS on this machine: an administrator sets them where its own choice
-# is wrong.
+# Variables that choose the kernels of NumPy's OpenBLAS. An administrator sets them where OpenBLAS recognises the
+# processor wrongly.
 _PROCESSOR: Final = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
@@ -62,16 +62,16 @@ _PROCESSOR: Final = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 class Surroundings:
     """The settings and services that all environments of an appliance share."""
 
-    packages: Path  # this project's, for the environments' PYTHONPATH
-    scratch: Path  # where sessions get folders, if they have no file system of their own
-    readable: Sequence[Path]  # what the administrator lets sessions read
+    packages: Path  # this project's packages, for the environments' PYTHONPATH
+    scratch: Path  # parent of the folders of sessions that have no file system of their own
+    readable: Sequence[Path]  # paths that the administrator lets sessions read
     hidden: Sequence[Path]  # secrets
-    variables: Mapping[str, str]  # for the zygotes
-    client: Mapping[str, str]  # the same, for those whose sessions use CUDA through the client
+    variables: Mapping[str, str]  # variables of the zygotes
+    client: Mapping[str, str]  # variables of zygotes whose sessions use CUDA through the client's library
     gpus: Sequence[PhysicalGpu]
     shareable: Sequence[int]  # bytes of each GPU
-    real: bool  # NVIDIA's GPUs: they are named by their UUIDs
-    memory_bytes: int  # of a session in the machine
+    real: bool  # True for NVIDIA GPUs, which are named by their UUIDs
+    memory_bytes: int  # most main memory of one session
     cgroups: Cgroups
     counters: Counters
     gateway: Gateway
@@ -79,7 +79,11 @@ class Surroundings:
 
 
 class EnvironmentServer:
-    """One environment. `environment` is None until its self-test has passed; `problem` says why it is of no use."""
+    """One environment and its zygote.
+
+    `environment` is None until its self-test has passed. `problem` is the reason why sessions cannot use the
+    environment now; "" if they can.
+    """
 
     def __init__(self, option: EnvironmentOption, around: Surroundings) -> None:
         self.name = option.name
@@ -94,7 +98,7 @@ class EnvironmentServer:
         self._ready = asyncio.Event()
 
     async def start(self) -> None:
-        """Starts the zygote and proves the environment; a failure is in `problem`."""
+        """Starts the zygote and tests the environment. Does not raise: `problem` holds the reason of a failure."""
         if refusal := refusal_of(self._option):
             self.problem = refusal
             _log.error("environment %s is refused: %s", self.name, refusal)
@@ -119,7 +123,10 @@ class EnvironmentServer:
             _log.info("environment %s is ready: %s", self.name, describe(self.environment))
 
     async def keep(self) -> None:
-        """Starts it again whenever it ends. For a task of its own; it returns only if the environment is refused."""
+        """Restarts the environment whenever its zygote ends.
+
+        Runs in a task; returns only if the environment is refused.
+        """
         failures = 0
         while not self.refused:
             if self._zygote is not None:
@@ -138,8 +145,8 @@ class EnvironmentServer:
             await self._zygote.stop()
 
     async def launch(self, session: "Session", on_packet: OnPacket) -> tuple[Acceptor, "socket.socket"]:
-        """Forks an acceptor; a `processes.Launch`."""
-        # If the session does not open the devices, its part of a GPU belongs to its worker.
+        """Forks an acceptor; implements `processes.Launch`. Raises ProcessError."""
+        # If the session does not open the devices itself, its worker accounts for its part of a GPU.
         session.on_gpu = self.access is Access.OPEN
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_WAIT_SECONDS):
@@ -166,13 +173,14 @@ class EnvironmentServer:
         return state_of(self._option, self.access) if serves else ("", False)
 
     async def _probe(self, zygote: Zygote) -> None:
-        """Runs a session without a client in the sandbox of all sessions; it reports what the interpreter finds."""
+        """Runs the self-test: a session without a client, in the sandbox of ordinary sessions, describes the
+        interpreter."""
 
         async def launch(session: "Session", on_packet: OnPacket) -> tuple[Acceptor, "socket.socket"]:
             session.on_gpu = self.access is Access.OPEN
             packet = {
                 "probe": True,
-                # A software GPU executes no machine code, which is all that torch has.
+                # A software GPU executes no machine code, and torch's kernels are machine code only.
                 "kernels": self._around.real or self.access is not Access.SHARE,
                 "name": self.name,
                 "backend": self._option.backend,
@@ -205,7 +213,10 @@ class EnvironmentServer:
         *,
         share: bool,
     ) -> tuple[Acceptor, "socket.socket"]:
-        """Forks an acceptor from the zygote, and admits it to the gateway. `share`: it uses CUDA through the client."""
+        """Forks an acceptor from the zygote, and registers it at the gateway.
+
+        `share`: the session uses CUDA through the client's library. Raises ProcessError.
+        """
         around, name = self._around, session.session_id
         folder = around.scratch / name
         group = Group(())
@@ -252,16 +263,16 @@ class EnvironmentServer:
         return Acceptor(forked, control, folder, group, on_packet, self_test="probe" in packet), gateway_end
 
     def _visible(self, environment: Environment, gpus: Sequence[int]) -> dict[str, str]:
-        """Returns the variables that show a session its lease's devices and no others."""
+        """Returns the variables that show a session only the devices of its lease."""
         around = self._around
         listed = ",".join(around.gpus[gpu].uuid_text if around.real else str(gpu) for gpu in gpus)
         return visible(self.access, environment.backend, listed)
 
     def _grant(self, environment: Environment, session: "Session") -> list[float]:
-        """Grants all of the lease's memory that no other session has, as fractions of the GPUs, if sessions open
-        NVIDIA's devices themselves.
+        """Grants all free memory of the lease, as fractions of the GPUs. Returns [] unless sessions open NVIDIA's
+        devices themselves.
 
-        Raises ProcessError if there is none.
+        Raises ProcessError if no memory is free.
         """
         if not self._around.real or environment.backend != "cuda" or self.access is not Access.OPEN:
             return []
@@ -275,14 +286,14 @@ class EnvironmentServer:
 
 
 class Environments:
-    """All environments of the appliance."""
+    """All environments of the appliance: starts and stops them, and chooses one for each session."""
 
     def __init__(self, servers: Sequence[EnvironmentServer]) -> None:
         self.servers = servers
         self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Starts all; returns when each one is proven, or has failed."""
+        """Starts all environments; returns when each has passed or failed its self-test."""
         await asyncio.gather(*(server.start() for server in self.servers))
         self._keepers = [asyncio.create_task(server.keep()) for server in self.servers]
 
@@ -293,11 +304,11 @@ class Environments:
         await asyncio.gather(*(server.stop() for server in self.servers))
 
     def alive(self) -> list[Environment]:
-        """Lists the environments that serve sessions now, or are about to again."""
+        """Returns the environments that serve sessions now, or will after a restart."""
         return [server.environment for server in self.servers if server.environment is not None]
 
     def states(self) -> list[EnvironmentState]:
-        """Returns the states for the health checks."""
+        """Returns the environments' states for the health checks."""
         return [
             EnvironmentState(
                 name=server.name,
@@ -316,7 +327,7 @@ class Environments:
     def choose(
         self, name: str, backends: Sequence[str], theirs: Mapping[str, str], *, allow_skew: bool
     ) -> tuple[Environment, Launch]:
-        """Chooses the environment for a session, and returns it with its launcher. `theirs` are the client's versions.
+        """Chooses the environment for a session, and returns it with its launcher. `theirs`: the client's versions.
 
         Raises NoEnvironmentError.
         """
@@ -374,19 +385,21 @@ def make_environments(parts: Parts) -> Environments:
 
 
 def describe(environment: Environment) -> str:
-    """Describes the environment in one line for people."""
+    """Describes the environment in one line for users."""
     packages = "".join(f", {name} {version}" for name, version in sorted(environment.packages.items()))
     devices = f" ({', '.join(environment.devices)})" if environment.devices else ""
     return f"{environment.backend}{devices}, Python {environment.python}{packages}"
 
 
 def stage_packages(folder: Path) -> Path:
-    """Copies the packages of this project that acceptors import to where every user can read them; returns `folder` for
-    PYTHONPATH."""
-    import cloudpickle  # noqa: PLC0415 (only for its place)
+    """Copies this project's packages that acceptors import to a folder that every user can read.
+
+    Returns `folder`, for PYTHONPATH.
+    """
+    import cloudpickle  # noqa: PLC0415 (imported only to find its folder)
 
     base = Path(remotegpu.__file__).parent
-    # `offload` there is the old name of what is copied last.
+    # A folder `offload` in `remotegpu` is left over from before `remotegpu_offload`.
     for source, target, left_out in (
         (base, folder / "remotegpu", ("appliance", "cli", "rpc", "_dist")),
         (Path(cloudpickle.__file__).parent, folder / "cloudpickle", ()),

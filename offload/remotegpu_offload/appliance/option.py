@@ -1,4 +1,4 @@
-"""Parser of `--offload [NAME=]PYTHON[:BACKEND[,direct|,exclusive]]`. Pure but for looking for the program."""
+"""The parser of `--offload [NAME=]PYTHON[:BACKEND[,direct|,exclusive]]`. Pure except for the search for the program."""
 
 import os
 import re
@@ -12,12 +12,12 @@ from remotegpu_offload.acceptor.environment import BACKENDS
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _EXAMPLE: Final = "write [NAME=]PYTHON[:BACKEND], as --offload torch=/opt/torch/bin/python:cuda"
-# The back ends with which each of these words is allowed.
+# The back ends that allow each of these words.
 _WORDS: Final = {"direct": ("cuda",), "exclusive": ("rocm", "xpu")}
 
 
 def parse(text: str) -> EnvironmentOption:
-    """Parses one option. Raises ValueError with the sentence for the person who wrote it."""
+    """Parses one option. Raises ValueError with a sentence for the user."""
     name, equals, rest = text.rpartition("=")
     program, colon, backend = rest.rpartition(":")
     if not colon or not backend or "/" in backend:
@@ -40,7 +40,7 @@ def parse(text: str) -> EnvironmentOption:
 
 
 def parse_all(texts: Sequence[str]) -> tuple[EnvironmentOption, ...]:
-    """Parses all options. Raises ValueError, also for two of one name."""
+    """Parses all options. Raises ValueError with a sentence for the user, also if two have the same name."""
     options = tuple(map(parse, texts))
     names = [option.name for option in options]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -50,6 +50,6 @@ def parse_all(texts: Sequence[str]) -> tuple[EnvironmentOption, ...]:
 
 
 def _default_name(python: Path) -> str:
-    """Returns the folder of a virtual environment, else the program's own name."""
+    """Returns the folder's name for a virtual environment, and the program's name otherwise."""
     folder = python.parent.parent
     return folder.name.lstrip(".") if python.parent.name == "bin" and (folder / "pyvenv.cfg").exists() else python.name

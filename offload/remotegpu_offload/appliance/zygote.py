@@ -1,4 +1,4 @@
-"""The zygote of one environment: it is started and asked to fork; descriptors of the forked processes come back."""
+"""The zygote of one environment: starts the process, asks it to fork, and receives pidfds of the forked processes."""
 
 import asyncio
 import contextlib
@@ -17,13 +17,13 @@ from remotegpu_offload.acceptor import packets
 
 _log = logging.getLogger(__name__)
 
-# torch takes seconds where its files are not in memory yet, and a minute on a slow disk.
+# Importing torch takes seconds while its files are not cached, and a minute on a slow disk.
 _READY_SECONDS: Final = 180.0
 _FORK_SECONDS: Final = 30.0
 
 
 class Forked:
-    """A process that is the zygote's child: ended and killed through its descriptor, so that no number is mistaken."""
+    """A child process of the zygote. Its pidfd ends it: a reused process id could name another process."""
 
     def __init__(self, pid: int, descriptor: int, code: "asyncio.Future[int | None]") -> None:
         self.pid = pid
@@ -38,7 +38,8 @@ class _Asked:
 
 
 class Zygote:
-    """Raises ProcessError from `start` and `fork`. Use a new one when it has ended."""
+    """The handle of a zygote. `start` and `fork` raise ProcessError. After the process has ended, create a new
+    handle."""
 
     def __init__(self, python: Path, folder: Path, variables: Mapping[str, str]) -> None:
         self._python = python
@@ -54,12 +55,12 @@ class Zygote:
         return self._process.pid if self._process else 0
 
     async def start(self) -> None:
-        """Returns when the frameworks are imported."""
+        """Starts the interpreter; returns when its frameworks are imported. Raises ProcessError."""
         loop = asyncio.get_running_loop()
         ours, theirs = packet_pair()
         ours.setblocking(False)
         self._control, self._ready = ours, loop.create_future()
-        # Nothing of our own folder or of root's own packages gets on its path (-P, -s).
+        # With -P and -s the interpreter's path has neither the current folder nor root's own packages.
         command = [str(self._python), "-P", "-s", "-m", "remotegpu_offload.acceptor.zygote"]
         paths = (str(self._folder), self._variables.get("PYTHONPATH"))
         with theirs:
@@ -96,7 +97,10 @@ class Zygote:
             raise ProcessError(reason)
 
     async def fork(self, packet: Mapping[str, Any], sockets: Sequence[socket.socket]) -> Forked:
-        """A new session's process, which gets the sockets; `packet` is what `forked.become_session` reads."""
+        """Forks a process for a new session and gives it the sockets. Raises ProcessError.
+
+        `packet`: the arguments of `forked.become_session`.
+        """
         loop = asyncio.get_running_loop()
         if self._control is None:
             raise ProcessError("its interpreter has just ended and is being started again; try once more")
@@ -107,7 +111,7 @@ class Zygote:
             async with asyncio.timeout(_FORK_SECONDS):
                 return await asyncio.shield(asked.forked)
         except (OSError, TimeoutError) as error:
-            # Whatever becomes of it, no task will ask for it.
+            # No task will await the future any more.
             asked.forked.add_done_callback(_discard)
             raise ProcessError(f"the interpreter does not fork a session ({error or 'no answer'})") from None
         except asyncio.CancelledError:
@@ -115,7 +119,7 @@ class Zygote:
             raise
 
     async def ended(self) -> str:
-        """Wait for its end; how it came."""
+        """Waits until the zygote has ended. Returns how it ended."""
         assert self._process is not None
         code = await self._process.wait()
         self._closed()
@@ -168,11 +172,11 @@ class Zygote:
             if not asked.forked.done():
                 asked.forked.set_exception(ProcessError("its interpreter has just ended; try once more"))
             if not asked.code.done():
-                asked.code.set_result(None)  # no process is left that could report it
+                asked.code.set_result(None)  # no process is left that could report the code
         self._asked.clear()
 
 
 def _discard(done: "asyncio.Future[Forked]") -> None:
-    """Closes the descriptor of a process that no task waits for: without its control socket it ends by itself."""
+    """Closes the pidfd of a process that no task awaits. The process ends because its control socket is closed."""
     if not done.cancelled() and done.exception() is None:
         os.close(done.result().descriptor)

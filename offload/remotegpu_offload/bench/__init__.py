@@ -1,5 +1,5 @@
-"""Programs that `remotegpu offload bench` runs in the user's interpreter: ordinary ones that end with a line of JSON.
+"""Programs that `remotegpu offload bench` runs in the user's interpreter. Each prints a line of JSON at its end.
 
-`calls` measures function mode, `steps` and `moving` torch mode, `paging` and `reading` program mode; `paged` is a
-package to be imported. `cli.bench` starts them. No part of offload may import them.
+`calls` measures function mode, `steps` and `moving` torch mode, `paging` and `reading` program mode. `paged` is a
+package for `paging` to import. `cli.bench` starts the programs; no part of offload may import them.
 """

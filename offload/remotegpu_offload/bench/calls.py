@@ -1,6 +1,7 @@
-"""Calls of a function that does nothing, __main__.nothing (function mode): `python calls.py [--calls N] [--mib N]`.
+"""Measures calls of an empty function in function mode: `python calls.py [--calls N] [--mib N]`.
 
-Prints the median time of a call in us, and MB/s of a large argument that the acceptor has not seen.
+Prints the median time of a call in us, and the rate in MB/s of a large argument that is new to the acceptor. The
+configuration offloads `__main__.nothing`.
 """
 
 import argparse
@@ -11,12 +12,12 @@ import time
 
 
 def nothing(value: object) -> int:
-    """Returns how large the value is; not the value, which would come back."""
+    """Returns only the size of the value: returning the value would send it back."""
     return len(value) if isinstance(value, bytes) else 0
 
 
 def seconds(value: object) -> float:
-    """Measures the seconds of one call."""
+    """Returns the seconds of one call."""
     began = time.perf_counter()
     nothing(value)
     return time.perf_counter() - began

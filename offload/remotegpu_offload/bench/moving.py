@@ -1,6 +1,7 @@
-"""A session moves, with next to nothing and with much on its device (torch mode): `python moving.py MIB THERE BACK`.
+"""Measures moves of a session in torch mode, with an almost empty device and with MIB on it.
 
-Prints the seconds of a move, and those that each GiB adds.
+Usage: `python moving.py MIB THERE BACK`, where THERE and BACK are environments. Prints the seconds of a move, and the
+additional seconds for each GiB.
 """
 
 import json
@@ -15,7 +16,7 @@ _PIECE_MIB = 16
 
 
 def move(environment: str, tensors: list[torch.Tensor]) -> float:
-    """Seconds until the session is in that environment with everything that was on its device."""
+    """Moves the session to that environment and checks the tensors. Returns the seconds."""
     before = [tensor.sum().item() for tensor in tensors]
     began = time.perf_counter()
     session.current().switch(environment=environment)

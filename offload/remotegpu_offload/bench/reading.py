@@ -1,4 +1,4 @@
-"""A file of the client is read in the acceptor (program mode): `python reading.py FILE`. Prints MB/s, twice."""
+"""Measures reading a file of the client in program mode: `python reading.py FILE`. Prints MB/s of two reads."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def rate(path: Path) -> float:
-    """MB/s of reading it from its beginning to its end."""
+    """Returns the rate in MB/s of reading the whole file."""
     began, size = time.perf_counter(), 0
     with path.open("rb", buffering=0) as file:
         while piece := file.read(1 << 20):

@@ -1,9 +1,9 @@
-"""Training steps on a device (torch mode, or here on the CPU): how long, and what crosses.
+"""Measures training steps on a device, in torch mode or on this machine's CPU: their time, and the bytes that cross.
 
     python steps.py DEVICE [--tiny N] [--heavy N] [--since SECONDS]
 
-`tiny` is the worst case, a step of the digits network that computes for some milliseconds; `heavy` six layers of 1024.
-Times are medians in ms; processor time is of all threads of this process.
+`tiny` is the worst case: a step of the digits network, which computes for only a few milliseconds. `heavy` is a step of
+six layers of 1024. Times are medians in ms. Processor time is the sum over all threads of this process.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _ADDITIONS = 2000
 
 
 def tiny(device: str) -> Callable[[], float]:
-    """Returns a step of batch normalisation, AdamW and clipping on 36 pictures of 8 x 8."""
+    """Returns a step of the digits network: batch normalisation, AdamW and clipping on 36 pictures of 8 x 8."""
     layers: list[nn.Module] = []
     for wide, narrow in ((16, 1), (32, 16)):
         layers += [nn.Conv2d(narrow, wide, 3, padding=1), nn.BatchNorm2d(wide), nn.ReLU()]
@@ -42,7 +42,7 @@ def tiny(device: str) -> Callable[[], float]:
 
 
 def heavy(device: str) -> Callable[[], float]:
-    """Returns a step of six layers of 1024 with a batch of 256 by SGD."""
+    """Returns a step of six linear layers of 1024 with SGD and a batch of 256."""
     layers = [layer for _ in range(6) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
     model = nn.Sequential(*layers).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -59,8 +59,8 @@ def heavy(device: str) -> Callable[[], float]:
 
 
 def counted() -> dict[str, int]:
-    """Returns counters of what has crossed so far; all 0 without a session."""
-    from remotegpu_offload.client import session  # noqa: PLC0415 - only what the command line lends is there
+    """Returns the totals of transferred data so far; all 0 without a session."""
+    from remotegpu_offload.client import session  # noqa: PLC0415 (needs the packages that `offload run` provides)
 
     opened = session.opened()
     if opened is None:
@@ -77,7 +77,7 @@ def counted() -> dict[str, int]:
 
 
 def measured(step: Callable[[], float], count: int) -> dict[str, float]:
-    """Measures a step `count` times: the median time, and means of all else."""
+    """Runs a step `count` times. Returns the median time, and the means of the other figures."""
     for _ in range(_WARM):
         step()
     before, busy = counted(), time.process_time()
@@ -95,7 +95,7 @@ def measured(step: Callable[[], float], count: int) -> dict[str, float]:
 
 
 def addition_cpu_us(device: str) -> float:
-    """Measures the processor time of this process for one addition of two small tensors."""
+    """Returns the processor time of this process for one addition of two small tensors, in us."""
     left, right = torch.ones(4, device=device), torch.ones(4, device=device)
     for _ in range(100):
         left + right

@@ -1,4 +1,4 @@
-"""The commands of `remotegpu offload` and their options; the modules next to this one execute them."""
+"""The commands of `remotegpu offload` and their options; the other modules of this folder execute them."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -56,7 +56,7 @@ def run(
     appliance: ApplianceOption = "",
     count: CountOption = 1,
     fraction: FractionOption = None,
-    # Without -m, which after `python` stands for a module.
+    # No short form -m: after `python`, -m means a module.
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of each GPU, as 4GiB.")] = None,
     wait: WaitOption = True,
     token: TokenOption = "",
@@ -64,7 +64,7 @@ def run(
     ca: CaOption = None,
     server_name: ServerNameOption = "",
 ) -> None:
-    """Run a Python program; what its configuration names runs on an appliance. Without one: on this machine's CPU."""
+    """Run a Python program, and the parts that its configuration names on an appliance (by default a local one)."""
     from remotegpu.cli.run.child import end_like  # noqa: PLC0415
     from remotegpu_offload.cli.run import RunOptions, run  # noqa: PLC0415
 
@@ -86,7 +86,10 @@ def run(
 
 @offload.command()
 def check(config: ConfigOption = None, python: PythonOption = None, as_json: JsonOption = False) -> None:
-    """Say what each rule of the configuration will do, and what cannot work; exit code 0 only without a FAIL."""
+    """Report the effect of each rule of the configuration, and rules that cannot work.
+
+    Exit code 0 if there is no FAIL.
+    """
     from remotegpu_offload.cli import check  # noqa: PLC0415
 
     raise typer.Exit(0 if check.check(config, python, as_json=as_json) else exits.USAGE)
@@ -100,7 +103,7 @@ def explain(
     python: PythonOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a program here, on the CPU, and say what of it would cross, where it waits, and which rules would pay."""
+    """Run a program on this machine's CPU. Report data that would cross, lines that wait, and rules that would pay."""
     from remotegpu_offload.cli import explain  # noqa: PLC0415
 
     raise typer.Exit(explain.explain(script, arguments or [], config, python, as_json=as_json))
@@ -114,7 +117,7 @@ def bench(
     python: PythonOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure what crossing costs: steps, calls, moves, files, code; appliance and program on this machine."""
+    """Measure the cost of steps, calls, moves, files and code, with the appliance and the program on this machine."""
     from remotegpu_offload.cli.bench import BenchOptions, bench  # noqa: PLC0415
 
     bench(BenchOptions(python, everything, quick, runs), "json" if as_json else "table")
@@ -125,7 +128,7 @@ def stats(
     session: Annotated[str | None, typer.Argument(help="One in detail; else all of this user.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show running sessions: where they run, what crossed."""
+    """Show this user's running sessions: their acceptors, and the data that crossed."""
     from remotegpu_offload.cli import sessions  # noqa: PLC0415
 
     sessions.stats(session, as_json=as_json)
@@ -139,7 +142,7 @@ def switch(
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds that calls may take to end.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move a running session to another acceptor; its program continues and loses nothing."""
+    """Move a running session to another acceptor. Its program continues and loses nothing."""
     from remotegpu_offload.cli import sessions  # noqa: PLC0415
 
     sessions.switch(session, backend, environment, timeout, as_json=as_json)
@@ -154,7 +157,7 @@ def backends(
     server_name: ServerNameOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List where programs could run: each appliance's environments with their accelerator and packages."""
+    """List each appliance's environments for programs, with their accelerators and packages."""
     from remotegpu_offload.cli import sessions  # noqa: PLC0415
 
     sessions.backends(required(appliances), read_access(token, token_file, ca, server_name), as_json=as_json)

@@ -1,4 +1,4 @@
-"""`remotegpu offload bench`: appliance and program on this machine, and what each way of crossing costs."""
+"""`remotegpu offload bench`: measures the cost of each mode, with the appliance and the program on this machine."""
 
 import datetime
 import json
@@ -27,7 +27,7 @@ from remotegpu_offload.cli import interpreter
 
 _PROGRAMS: Final = Path(remotegpu_offload.__file__).resolve().parent / "bench"
 _ENVIRONMENTS: Final = ("first", "second")
-# The meaning of each figure, in the order of the table; `here` is this machine's CPU without a wire.
+# The meaning of each figure, in the order of the table. `here` means this machine's CPU, without a connection.
 FIGURES: Final = {
     "cold_start_s": "from `offload run` to the first result of torch",
     "tiny_step_ms": "a step of the digits network",
@@ -55,7 +55,11 @@ FIGURES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """`python` has torch; `everything`: also 1 and 10 ms away; `runs`: the number of runs, None: 3, or 1 if quick."""
+    """The options of the benchmark.
+
+    `python` has torch. `everything` adds networks with 1 and 10 ms of delay. `runs`: None means 3 runs, or 1 if
+    `quick`.
+    """
 
     python: str | None = None
     everything: bool = False
@@ -65,7 +69,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The numbers of steps and calls in one run, and its MiB of data."""
+    """The numbers of steps and calls in one run, and the MiB of data."""
 
     tiny: int
     heavy: int
@@ -73,12 +77,12 @@ class _Sizes:
     mib: int
 
     def far(self) -> "_Sizes":
-        """Returns the sizes for a distant appliance, where each answer takes time."""
+        """Returns smaller sizes for a distant appliance, where each answer takes time."""
         return _Sizes(self.tiny // 2, self.heavy // 2, self.calls // 5, self.mib // 4)
 
 
 def bench(options: BenchOptions, form: Form) -> None:
-    """Measures and prints. Raises CliError where a program does not run."""
+    """Measures and prints the figures. Raises CliError if a program fails."""
     show(measure(options), form)
 
 
@@ -92,7 +96,7 @@ def show(document: Mapping[str, Any], form: Form) -> None:
 
 
 def table(document: Mapping[str, Any]) -> TextTable:
-    """One row for each figure, one column for each configuration."""
+    """Returns a table with one row for each figure and one column for each configuration."""
     configurations = document["configurations"]
     rows = []
     for name, meaning in FIGURES.items():
@@ -103,7 +107,7 @@ def table(document: Mapping[str, Any]) -> TextTable:
 
 
 def measure(options: BenchOptions) -> dict[str, Any]:
-    """Returns the document: the figures, and where they were measured."""
+    """Returns the document: the figures, and the machine on which they were measured."""
     python = interpreter.chosen(options.python)
     _require_torch(python)
     runs = options.runs or (1 if options.quick else 3)
@@ -131,7 +135,7 @@ def measure(options: BenchOptions) -> dict[str, Any]:
 
 
 def configurations(cpus: Sequence[int], *, everything: bool) -> list[Configuration]:
-    """Lists both carriers side by side, and the faster one at a distance."""
+    """Returns the configurations: both carriers on one machine, and with `everything` the faster one at a distance."""
     placement: CpuPlacement = "split" if len(cpus) > 1 else "same"
     found = [Configuration("direct", placement=placement), Configuration("grpc", placement=placement)]
     if everything:
@@ -140,7 +144,7 @@ def configurations(cpus: Sequence[int], *, everything: bool) -> list[Configurati
 
 
 class _Measuring:
-    """Programs in the user's interpreter, with an appliance or without."""
+    """Runs the benchmark programs in the user's interpreter, with or without an appliance."""
 
     def __init__(self, lab: Lab, python: str, sizes: _Sizes) -> None:
         self._lab = lab
@@ -155,7 +159,7 @@ class _Measuring:
         (lab.folder / "data").write_bytes(os.urandom(sizes.mib << 20))
 
     def local(self) -> dict[str, float]:
-        """Measures the steps on this machine's CPU, where the acceptor would compute."""
+        """Measures the steps on this machine's CPU, on the CPU that the acceptor would use."""
         _, far = ends("split" if len(self._lab.cpus) > 1 else "same", self._lab.cpus)
         with on_cpus(far):
             program, *options = _step_options("cpu", self._sizes)
@@ -163,9 +167,10 @@ class _Measuring:
             return _steps(self._said([self._python, str(_PROGRAMS / program), *options], environment))
 
     def runs(self, configuration: Configuration, count: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-        """Measures a configuration `count` times, and in turns with it the steps on this machine.
+        """Measures a configuration `count` times, alternating with the steps on this machine. Returns both lists of
+        figures.
 
-        At a distance it measures only what waits for answers, and less of it.
+        With a network delay, it measures only steps and calls, with smaller sizes.
         """
         offered = [word for name in _ENVIRONMENTS for word in ("--offload", f"{name}={self._python}:cpu")]
         with self._lab.site(configuration, *offered) as site:
@@ -213,7 +218,7 @@ class _Measuring:
         return self._said([*command, str(_PROGRAMS / program), *arguments], environment)
 
     def _said(self, command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
-        """Returns the JSON of the last line that a program prints."""
+        """Runs a program, and returns the JSON of the last line that it prints."""
         lines = output_of(command, environment).splitlines()
         try:
             found: dict[str, Any] = json.loads(lines[-1])
@@ -222,7 +227,7 @@ class _Measuring:
         return found
 
 
-# Both ends have one CPU.
+# Each end runs on one CPU.
 _ONE_THREAD: Final = {"OMP_NUM_THREADS": "1"}
 _REMOTEGPU: Final = (sys.executable, "-m", "remotegpu.cli")
 

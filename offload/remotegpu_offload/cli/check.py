@@ -1,4 +1,4 @@
-"""`remotegpu offload check`: the configuration against the user's interpreter."""
+"""`remotegpu offload check`: checks the configuration against the user's interpreter."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _STYLES: Final = {"OK": "green", "NOTE": "yellow", "FAIL": "red"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; `line` counts from 1 in the configuration, 0: of no line."""
+    """One line of the report. `line` is the line of the configuration, from 1; 0 if the finding belongs to no line."""
 
     level: str
     line: int
@@ -25,7 +25,7 @@ class Finding:
 
 
 def check(config: Path | None, python: str | None, *, as_json: bool) -> bool:
-    """Print the report; whether it has no FAIL. Raises CliError where the interpreter cannot be asked."""
+    """Prints the report. Returns whether it has no FAIL. Raises CliError if the interpreter cannot run."""
     chosen = interpreter.chosen(python)
     source, findings = _findings(config, chosen)
     good = all(finding.level != "FAIL" for finding in findings)

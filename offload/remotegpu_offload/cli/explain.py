@@ -1,4 +1,4 @@
-"""`remotegpu offload explain`: a program run here, and what of it would cross."""
+"""`remotegpu offload explain`: runs a program here, and reports which data would cross."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ _ROW: Final = "{:>9} {:>8} {:>11} {:>11} {:>16}  {}"
 
 
 def explain(script: Path, arguments: list[str], config: Path | None, python: str | None, *, as_json: bool) -> int:
-    """Print the report, and return the script's exit code. Raises CliError where it cannot be run."""
+    """Prints the report, and returns the script's exit code. Raises CliError if the script cannot run."""
     if not script.is_file():
         raise exits.CliError(exits.NOT_FOUND, f"{script}: there is no such script; give the path of a file with Python")
     try:
@@ -28,7 +28,7 @@ def explain(script: Path, arguments: list[str], config: Path | None, python: str
     except configuration.ConfigError as error:
         raise exits.CliError(exits.USAGE, str(error)) from None
     if loaded.source is None:
-        # As when it runs: without a configuration the program's own folder is its code.
+        # As in `offload run`: without a configuration, the program's own folder counts as its code.
         loaded = configuration.Config(folder=script.resolve().parent)
     result = _run(interpreter.chosen(python), script, arguments, loaded)
     if as_json:
@@ -89,7 +89,7 @@ def _show(result: dict[str, Any]) -> None:
         console.print("offload:")
         for found in result["suggestions"]:
             if found["caution"]:
-                # Left out of the file until a person has thought about it.
+                # Commented out, so that the user decides.
                 console.print(f"  # - {escape(found['rule'])}  # not as it is: {escape(found['caution'])}")
             else:
                 console.print(f"  - {escape(found['rule'])}  # {escape(found['why'])}")

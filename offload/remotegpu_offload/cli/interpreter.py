@@ -1,7 +1,7 @@
-"""The user's interpreter, in which programs run: which one it is, and running a module of this project in it.
+"""Finds the user's interpreter, in which programs run, and runs modules of this project in it.
 
-This project's interpreter may be another one, with packages that the user's lacks; the user's gets only these two
-packages of the project.
+Remotegpu's own interpreter may be another one, with packages that the user's lacks. The user's interpreter receives
+only the packages `remotegpu` and `remotegpu_offload`.
 """
 
 import os
@@ -16,8 +16,8 @@ import remotegpu_offload
 from remotegpu.cli import exits
 from remotegpu_offload.importing.libraries import LIBRARIES_ENV, library_folders
 
-# Code that a program given with `-c` runs first; its first arguments are `folders()`. Not by PYTHONPATH, which would
-# show the user's program everything that lies next to these packages.
+# Code that a program given with `-c` runs first; `folders()` are its first arguments. PYTHONPATH would not do: it would
+# show the user's program every package that lies next to these two.
 LOADING: Final = """
 import importlib.util, sys
 for folder in sys.argv[1:3]:
@@ -40,9 +40,9 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def chosen(python: str | None) -> str:
-    """Returns the requested interpreter; without it the `python` of the shell, which a virtual environment sets.
+    """Returns the path of the requested interpreter. With None: the shell's `python`, which a virtual environment sets.
 
-    Raises CliError where there is none of that name.
+    Raises CliError if no such program exists.
     """
     if python is None:
         return shutil.which("python") or sys.executable
@@ -55,7 +55,7 @@ def chosen(python: str | None) -> str:
 
 
 def folders() -> list[str]:
-    """Lists this project's packages that the user's interpreter gets."""
+    """Returns the folders of this project's packages that the user's interpreter receives."""
     return [str(Path(package.__file__ or "").resolve().parent) for package in (remotegpu, remotegpu_offload)]
 
 
@@ -65,13 +65,15 @@ def command(python: str, module: str, *arguments: str) -> list[str]:
 
 
 def with_libraries() -> dict[str, str]:
-    """Returns this process's environment, and in it the libraries that a module of this project needs and that
-    interpreter may lack."""
+    """Returns this process's variables, and the folders of libraries that modules of this project need.
+
+    The user's interpreter may lack these libraries.
+    """
     return {**os.environ, LIBRARIES_ENV: library_folders()}
 
 
 def ask(python: str, module: str, *arguments: str, stdin: str = "", directory: Path | None = None) -> str:
-    """Runs a module, and returns what it prints. Its stderr is the user's. Raises CliError where it fails."""
+    """Runs a module with `stdin`, and returns its output; the user sees its stderr. Raises CliError if it fails."""
     try:
         done = subprocess.run(
             command(python, module, *arguments),

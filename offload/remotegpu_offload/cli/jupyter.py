@@ -1,4 +1,4 @@
-"""`remotegpu offload jupyter install`, which is gone: says what is there in its place, for one release."""
+"""`remotegpu offload jupyter install`, a removed command: names the replacement, for one release."""
 
 import typer
 
@@ -10,10 +10,10 @@ commands = typer.Typer(name="jupyter", hidden=True, no_args_is_help=True)
 
 @commands.callback()
 def _group() -> None:
-    """With one command, Typer would leave out its name."""
+    """Makes Typer keep the group's name: it would omit the name of a group with a single command."""
 
 
 @commands.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def install() -> None:
-    """Say what is there in place of kernels in acceptors."""
+    """Print the replacement for kernels in acceptors, which were removed."""
     raise exits.CliError(exits.USAGE, GONE.removeprefix("remotegpu: "))

@@ -1,4 +1,5 @@
-"""`remotegpu offload serve`, `open` and `bootstrap`: applications on a server, run by machines with only Python."""
+"""`remotegpu offload serve`, `open` and `bootstrap`: publish applications, and run them where only Python is
+installed."""
 
 import functools
 import os
@@ -33,9 +34,10 @@ def serve(
         Path | None, typer.Option("--token-file", help="A file with the token that clients have to show.")
     ] = None,
 ) -> None:
-    """Publish an application: machines with nothing but Python run it by `open`, and get its files page by page.
+    """Publish an application: machines with only Python run it by `open`, and fetch its files page by page.
 
-    Its `remotegpu.yaml` says what it may do there: `files` it reads and writes, `env` it gets; `code.never` stays here.
+    Its `remotegpu.yaml` lists its permissions there: `files` that it reads and writes, and `env` variables. Files in
+    `code.never` are not sent.
     """
     from remotegpu_offload.reverse import bootstrap  # noqa: PLC0415 (only where it is needed)
     from remotegpu_offload.reverse.server import Server, Shelf  # noqa: PLC0415
@@ -76,7 +78,7 @@ def open_(
     cache: Annotated[Path | None, typer.Option("--cache", metavar="FOLDER", help="Where pages are kept.")] = None,
     stats: Annotated[Path | None, typer.Option("--stats", metavar="FILE", help="Write there what travelled.")] = None,
 ) -> None:
-    """Run an application from a server. Before the first time it is shown what it may do, and you are asked."""
+    """Run an application from a server. Before the first run, shows its permissions and asks for agreement."""
     from remotegpu_offload.reverse.command import open_application, wish_of  # noqa: PLC0415
 
     token = _read(token_file) if token_file else os.environ.get(names.TOKEN_ENV, "")
@@ -92,7 +94,7 @@ def open_(
 def bootstrap(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("remotegpu.pyz"),
 ) -> None:
-    """Write `remotegpu.pyz`, with which a machine that has only Python opens applications."""
+    """Write `remotegpu.pyz`, the client for machines that have only Python."""
     from remotegpu_offload.reverse import bootstrap  # noqa: PLC0415
 
     try:
@@ -117,7 +119,7 @@ class _Application:
     python: str
 
     def collector(self) -> Callable[[], Manifest]:
-        """Makes the manifest of the folder as it is at each call. Raises ReverseError."""
+        """Returns a function that makes the manifest of the folder's current content. Raises ReverseError."""
         from remotegpu_offload.reverse.collect import Stamp, collect  # noqa: PLC0415
 
         known: dict[Stamp, str] = {}

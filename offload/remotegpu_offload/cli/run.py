@@ -1,4 +1,4 @@
-"""`remotegpu offload run`: shares of appliances that serve acceptors, and the program in the user's interpreter."""
+"""`remotegpu offload run`: leases shares of appliances, and runs the program in the user's interpreter."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ from remotegpu_offload.config import Config, ConfigError, load
 
 Split = Literal["torch", "rules", "app"]
 
-# The program must find nothing of ours in its search path, and no frame of ours around its main module.
+# Starts the program without this project's packages in its search path, and without other frames below its main module.
 _START: Final = f"""
 import sys
 if sys.version_info < (3, 11):
@@ -37,7 +37,10 @@ main(sys.argv[1:])
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """`program` is what would stand after `python`; None for a share means what the configuration says."""
+    """The options of `offload run`. `program` holds the arguments of `python`.
+
+    None means that the configuration decides.
+    """
 
     program: Sequence[str]
     split: Split = "rules"
@@ -53,7 +56,10 @@ class RunOptions:
 
 
 def run(options: RunOptions) -> int:
-    """Run the program to its end: its exit code, or minus the signal that ended it. Raises CliError, ApplianceError."""
+    """Runs the program to its end. Returns its exit code, or minus the signal that ended it.
+
+    Raises CliError or ApplianceError.
+    """
     mask = block_signals()
     dist = find_dist()
     dist.program("remotegpu-connect")
@@ -70,13 +76,13 @@ def run(options: RunOptions) -> int:
         command += ["--backend", options.backend]
     with contextlib.ExitStack() as stack:
         endpoints = options.appliances or [stack.enter_context(local_appliance(ask, "--offload", f"local={python}"))]
-        # Our own appliance has its own token, and no certificate.
+        # The local appliance has its own token, and no certificate.
         access = options.access if options.appliances else Access()
         wish = Wish(ask, endpoints, access, wait=options.wait, name=options.program)
         share = stack.enter_context(held(wish, os.environ, dist))
         environment = interpreter.with_libraries()
         environment[names.SHARES_ENV] = share.environment[names.SHARES_ENV]
-        # The token opens more than this lease; the program needs only the lease.
+        # The token gives more access than this lease; the program needs only the lease.
         for name in (names.TOKEN_ENV, names.TOKEN_FILE_ENV):
             environment.pop(name, None)
         return run_child([*command, *options.program], environment, mask)

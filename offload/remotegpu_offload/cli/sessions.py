@@ -1,4 +1,4 @@
-"""`remotegpu offload stats`, `switch` and `backends`: this user's sessions, and where one could run."""
+"""`remotegpu offload stats`, `switch` and `backends`: list and move this user's sessions, and list environments."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,16 +11,16 @@ from remotegpu.rpc.client import Access
 from remotegpu_offload.client import control
 from remotegpu_offload.wire import OffloadError
 
-# Moving gigabytes takes its time; the session itself says what goes wrong.
+# Moving gigabytes takes long, and the session itself reports failures.
 _SWITCH_SECONDS = 3600.0
 _ASK_SECONDS = 30.0
 
 
 def stats(session: str | None, *, as_json: bool) -> None:
-    """All sessions of this user, or one in detail.
+    """Prints all sessions of this user, or one in detail.
 
     Raises:
-        CliError: there is no such session, or it does not answer.
+        CliError: the session does not exist or does not answer.
     """
     try:
         if session is not None:
@@ -48,10 +48,10 @@ def stats(session: str | None, *, as_json: bool) -> None:
 
 
 def switch(session: str, backend: str | None, environment: str | None, timeout: float | None, *, as_json: bool) -> None:
-    """Move a session; returns when the program runs on the other acceptor.
+    """Moves a session; returns when the program runs on the other acceptor.
 
     Raises:
-        CliError: there is no such session or acceptor; the session stays where it is.
+        CliError: the session or the acceptor does not exist; the session stays at its acceptor.
     """
     try:
         moved = control.ask(
@@ -66,10 +66,10 @@ def switch(session: str, backend: str | None, environment: str | None, timeout: 
 
 
 def backends(appliances: Sequence[str], access: Access, *, as_json: bool) -> None:
-    """The environments of the appliances.
+    """Prints the environments of the appliances.
 
     Raises:
-        ApplianceError: one does not answer.
+        ApplianceError: an appliance does not answer.
     """
     found = show.inventories(appliances, access)
     if as_json:

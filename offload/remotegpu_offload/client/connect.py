@@ -1,4 +1,4 @@
-"""The way to an acceptor, which is the CUDA client's: the program `remotegpu-connect` goes it and passes the bytes."""
+"""Connects to an acceptor through the program `remotegpu-connect`, which uses the CUDA client's code."""
 
 import contextlib
 import json
@@ -17,15 +17,15 @@ from remotegpu_offload.client.places import Connector, Wish
 from remotegpu_offload.wire import OffloadError
 
 PROGRAM: Final = "remotegpu-connect"
-# Each call to an appliance has its own, shorter limit; a session waits for no share.
+# Each call to an appliance has a shorter timeout of its own, and a session never waits for a share.
 _SECONDS: Final = 120.0
-# It has asked already when the connection ends.
+# When the connection ends, the program already knows the exit code.
 _ENDING_SECONDS: Final = 3.0
 _LONGEST_LINE: Final = 1 << 20
 
 
 class ConnectError(OffloadError):
-    """No acceptor was reached. `kind` as the program says it: settings, unreachable, refused, busy, ..."""
+    """No acceptor could be reached. `kind` is the program's word for it: settings, unreachable, refused, busy, ..."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
@@ -33,12 +33,12 @@ class ConnectError(OffloadError):
 
 
 def connector() -> Connector:
-    """Reaches the acceptors of this process's shares."""
+    """Returns a connector to the acceptors of this process's shares."""
     return open_connection
 
 
 def program() -> Path:
-    """Raises OffloadError if it is not installed."""
+    """Returns the path of `remotegpu-connect`. Raises OffloadError if it is not installed."""
     if given := os.environ.get(CONNECT_ENV):
         return Path(given)
     try:
@@ -48,18 +48,19 @@ def program() -> Path:
 
 
 def open_connection(wanted: Wish) -> tuple[socket.socket, dict[str, Any]]:
-    """A connection to an acceptor of this process's shares.
+    """Connects to an acceptor of this process's shares. Returns the connection and its description.
 
     Raises:
-        ConnectError: there is none; says why, and what to do.
+        ConnectError: no acceptor could be reached; the message gives the reason and a remedy.
         OffloadError: the program is not installed or does not run.
     """
     arguments = [os.fspath(program()), *_options(wanted)]
     ours, theirs = socket.socketpair()
     try:
         with theirs:
-            # In a session of its own: Ctrl-C is the program's, and what it does about it still needs the connection.
-            # It would count CUDA calls of its own, of which there are none, in the place of this program's figures.
+            # A new session keeps Ctrl-C from remotegpu-connect: the program handles Ctrl-C and still needs the
+            # connection. Without STATS_ENV, remotegpu-connect does not overwrite this program's statistics with its
+            # own.
             variables = {name: value for name, value in os.environ.items() if name != STATS_ENV}
             process = subprocess.Popen(
                 arguments, stdin=theirs.fileno(), stdout=subprocess.PIPE, env=variables, start_new_session=True
@@ -93,7 +94,7 @@ def _options(wanted: Wish) -> list[str]:
 
 
 class _Said:
-    """The two lines that the program writes. It ends when our end of its socket is closed."""
+    """Reads the two lines that remotegpu-connect writes. That program ends when this end of its socket is closed."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
@@ -102,7 +103,10 @@ class _Said:
         threading.Thread(target=self._read, name=f"remotegpu waits for {PROGRAM}", daemon=True).start()
 
     def report(self) -> dict[str, Any]:
-        """How it went."""
+        """Waits for the first line, and returns its JSON object.
+
+        Raises ConnectError after a timeout or without an answer.
+        """
         try:
             told = json.loads(self._lines.get(timeout=_SECONDS))
         except queue.Empty:
@@ -116,8 +120,10 @@ class _Said:
         return told
 
     def exit_code(self) -> int:
-        """Returns the acceptor's exit code, after the connection has ended, or minus the signal that ended it; 0 if it
-        is not known."""
+        """Returns the acceptor's exit code, or minus the signal that ended it; 0 if it is unknown.
+
+        Call it after the connection has ended. Waits a few seconds at most.
+        """
         if self._exit_code is None:
             self._exit_code = 0
             with contextlib.suppress(queue.Empty, ValueError, LookupError, TypeError):

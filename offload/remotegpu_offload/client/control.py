@@ -1,7 +1,7 @@
-"""Access to a session for other programs of the same user: a socket in a folder that only this user may enter.
+"""Lets other programs of the same user control a session, through a socket in a folder that only this user may enter.
 
-Requests and answers are JSON objects, one a line: `{"op": "describe" | "stats" | "switch", ...}`, or `{"error": ...}`
-if a request fails.
+Requests and answers are JSON objects, one per line: `{"op": "describe" | "stats" | "switch", ...}`. The answer is
+`{"error": ...}` if a request fails.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ class UnknownSessionError(OffloadError):
 
 
 def folder() -> Path:
-    """Returns the folder in which this user's sessions listen; makes it if it is not there.
+    """Returns the folder in which this user's sessions listen; creates it if it is missing.
 
     Raises:
-        OffloadError: the folder cannot be made, or another user owns it or could reach into it.
+        OffloadError: the folder cannot be created, or another user owns it or may enter it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     path = Path(runtime, "remotegpu") if runtime else Path(tempfile.gettempdir(), f"remotegpu-{os.getuid()}")
@@ -48,7 +48,7 @@ def folder() -> Path:
 
 
 class Control:
-    """Listens for one session, from a thread of its own, until it is closed."""
+    """Listens for requests to one session, in a thread of its own, until it is closed."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
@@ -60,7 +60,7 @@ class Control:
             listener.bind(os.fspath(path))
             listener.listen(8)
         except (OffloadError, OSError):
-            # The program needs no control. A person who looks for the session is told that there is none.
+            # The program works without control. `stats` will not list the session.
             return
         self._listener, self.path = listener, path
         threading.Thread(target=self._accept, args=(listener,), name="remotegpu control", daemon=True).start()
@@ -69,13 +69,13 @@ class Control:
         if self.path is not None:
             self.path.unlink(missing_ok=True)
         if self._listener is not None:
-            # Closing alone would not wake the thread that accepts.
+            # Closing alone would not wake the accepting thread.
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
 
     def abandon(self) -> None:
-        """In a forked child: closes the socket, which is the parent's."""
+        """Closes the socket in a forked child; the parent keeps listening."""
         if self._listener is not None:
             self._listener.close()
 
@@ -120,11 +120,11 @@ def _text(asked: dict[str, Any], name: str) -> str | None:
 
 
 def ask(session_id: str, seconds: float | None = None, **request: Any) -> dict[str, Any]:
-    """Asks a session of this user.
+    """Sends a request to a session of this user, and returns the answer.
 
     Raises:
-        UnknownSessionError: there is no such session.
-        OffloadError: the session's error, or no answer within `seconds`.
+        UnknownSessionError: the session does not exist.
+        OffloadError: the session reports an error, or does not answer within `seconds`.
     """
     path = folder() / f"{session_id}.sock"
     unknown = UnknownSessionError(f"no session {session_id} runs as this user: `remotegpu offload stats` lists them")
@@ -151,7 +151,7 @@ def ask(session_id: str, seconds: float | None = None, **request: Any) -> dict[s
 
 
 def sessions(seconds: float = 5.0) -> Iterator[dict[str, Any]]:
-    """Yields each running session's description of itself; removes the sockets of sessions that are gone."""
+    """Yields the description of each running session. Removes the sockets of ended sessions."""
     for path in sorted(folder().glob("*.sock")):
         try:
             yield ask(path.stem, seconds, op="describe")

@@ -1,4 +1,4 @@
-"""Moves a session to another acceptor: because a person wants it, or because the acceptor is lost."""
+"""Moves a session to another acceptor, on request or after the acceptor is lost."""
 
 import contextlib
 import threading
@@ -12,17 +12,17 @@ from remotegpu_offload.wire import LostError, OffloadError, Peer
 if TYPE_CHECKING:
     from remotegpu_offload.client.session import Session
 
-# Between two tries to reach another acceptor.
+# The pause between two attempts to reach another acceptor.
 _PAUSE_SECONDS: Final = 0.25
-# For how long everything waits until calls have ended, and how long the program runs before that is tried again.
+# How long calls are paused until the running ones end. After a timeout the program runs this long before a retry.
 _CALM_SECONDS: Final = 0.2
 
 
 def switch(session: "Session", wanted: Wish, timeout: float | None = None) -> None:
-    """Implements `Session.switch`."""
+    """Implements `Session.switch`: saves the state of the old acceptor and loads it into a new one."""
     with session.moving:
         old = session.peer
-        # First, so that an impossible wish disturbs nothing.
+        # Connects first, so that an unavailable acceptor disturbs nothing.
         opened = session.connect(wanted)
         try:
             with _still(session, old, timeout):
@@ -39,7 +39,7 @@ def switch(session: "Session", wanted: Wish, timeout: float | None = None) -> No
 
 
 def snapshot(session: "Session") -> None:
-    """Implements `Session.snapshot`."""
+    """Implements `Session.snapshot`: saves the acceptor's state in the session."""
     with session.moving:
         peer = session.peer
         with _still(session, peer, None):
@@ -47,10 +47,10 @@ def snapshot(session: "Session") -> None:
 
 
 def resume(session: "Session", lost: Peer) -> None:
-    """Continues with another acceptor from what was kept of the lost one; on return the session has its new peer.
+    """Continues on another acceptor with the saved state of the lost one; on return the session has its new peer.
 
     Raises:
-        LostError: the configuration does not ask for it, something was not kept, or there is no acceptor in time.
+        LostError: the configuration does not allow it, a part has no saved state, or no acceptor was found in time.
     """
     with session.moving:
         if session.moved_from(lost):
@@ -85,7 +85,7 @@ def resume(session: "Session", lost: Peer) -> None:
 
 
 class Snapshots:
-    """Keeps the acceptor's state every so often, where the configuration asks for it."""
+    """Takes periodic snapshots of the acceptor's state, if the configuration asks for them."""
 
     def __init__(self, session: "Session") -> None:
         self._session = session
@@ -99,16 +99,17 @@ class Snapshots:
 
     def _run(self) -> None:
         while not self._ended.wait(self._seconds):
-            # A thread that needs the acceptor gets LostError.
+            # Errors are ignored here: a thread that uses the acceptor gets LostError itself.
             with contextlib.suppress(OffloadError):
                 self._session.snapshot()
 
 
 @contextlib.contextmanager
 def _still(session: "Session", peer: Peer, timeout: float | None) -> Iterator[None]:
-    """Pauses everything but the calling thread.
+    """Pauses all threads except the calling one. Raises TimeoutError.
 
-    A running call may need a part that is held, so the parts are let go again and again until all calls ended.
+    A running call may need a part that is held here. Therefore the parts are released and held again until all calls
+    have ended.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:

@@ -1,4 +1,4 @@
-"""The choice of an acceptor for a session, and moves to another one. Pure."""
+"""Chooses an acceptor for a session, at the start and for a move. Pure."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -10,31 +10,32 @@ from remotegpu_offload.config.model import Config
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The wanted acceptor. Empty fields: any."""
+    """The criteria for an acceptor. Empty fields match any acceptor."""
 
-    backends: tuple[str, ...] = ()  # best first
+    backends: tuple[str, ...] = ()  # in order of preference
     environment: str = ""
-    share: int | None = None  # the index in REMOTEGPU_SHARES; None: the first that fits
+    share: int | None = None  # index in REMOTEGPU_SHARES; None: the first that fits
     versions: Mapping[str, str] = field(default_factory=dict)  # of this interpreter: "python", "torch", ...
     allow_skew: bool = False
 
 
-# Opens the connection to an acceptor, and describes it: `environment` as in control.proto, `place` for people, and
-# perhaps `exit_code`, which tells after the connection's end how the acceptor ended: minus a signal, 0 in order.
+# Opens the connection to an acceptor and describes it. The description has `environment` as in control.proto, `place`
+# as text for users, and perhaps `exit_code`. After the connection has ended, `exit_code` returns how the acceptor
+# ended: 0 in order, or minus a signal.
 Connector = Callable[[Wish], tuple[socket.socket, dict[str, Any]]]
 
 
 def wish(config: Config, versions: Mapping[str, str]) -> Wish:
-    """Returns the wish of the configuration."""
+    """Returns the criteria that the configuration gives."""
     environment = "" if config.session.environment == "auto" else config.session.environment
     return Wish(tuple(config.session.backends), environment, None, versions, config.session.skew == "allow")
 
 
 def moved(original: Wish, *, backend: str | None, environment: str | None) -> Wish:
-    """Returns the wish for a move that a person asks for.
+    """Returns the criteria for a move that a user asks for.
 
-    With neither a back end nor an environment, back ends and share stay as they were wished for. Else what is not given
-    may be any.
+    Without a back end and an environment, the original back ends and share still count. Otherwise a criterion that is
+    not given matches any acceptor.
     """
     if backend is None and environment is None:
         return replace(original, environment="")

@@ -1,4 +1,4 @@
-"""The services of the program for its acceptor, and the greeting's description of them."""
+"""The services that the program offers to its acceptor, and their part of the greeting."""
 
 import os
 import sys
@@ -16,21 +16,21 @@ from remotegpu_offload.wire import Peer
 
 
 class ClientService(Protocol):
-    """A part of the program that answers the acceptor."""
+    """A component of the program that answers requests of the acceptor."""
 
     def attach(self, peer: Peer) -> None:
-        """Serves this acceptor from now on; it has got nothing yet, and has not started."""
+        """Serves this acceptor. `peer` has not started, and nothing has been sent to it."""
 
     def hello(self) -> Mapping[str, Any]:
-        """Returns its part of the greeting."""
+        """Returns this service's part of the greeting."""
 
 
 def services(config: Config, *, main: Main | None = None, program: bool = False) -> dict[str, ClientService]:
     """Returns the services of every session, by their names in the greeting.
 
     Args:
-        main: the main module, if it is not this process's own.
-        program: the whole program runs at the acceptor, and this process is only its terminal.
+        main: the main module, if it is not that of this process.
+        program: the whole program runs in the acceptor, and this process is only its terminal.
     """
     code = CodeServer(
         config.code.page,
@@ -46,8 +46,7 @@ def services(config: Config, *, main: Main | None = None, program: bool = False)
 
 
 def process(config: Config) -> dict[str, Any]:
-    """Describes this process as far as the acceptor may know it: arguments, folder, and the variables that may
-    cross."""
+    """Describes this process for the acceptor: its arguments, its folder, and the variables that may be sent."""
     return {
         "argv": list(sys.argv),
         "cwd": os.fspath(Path.cwd()),

@@ -1,4 +1,4 @@
-"""A program's session with its acceptor: one for each process, opened when it is first needed."""
+"""A program's session with its acceptor: one for each process, opened at the first use."""
 
 import atexit
 import contextlib
@@ -28,19 +28,20 @@ _BYE_SECONDS: Final = 5.0
 
 
 class Part(Protocol):
-    """The client's half of something that has state in the acceptor, and can move with it.
+    """The client's half of a component that has state in the acceptor, and that moves with the session.
 
-    `save` and `load` are called while nothing else runs, on one thread. Where other threads may be between taking a
-    number and sending it, the part has `holding() -> ContextManager`: inside it only the calling thread sends.
+    `save` and `load` are called on one thread while all other threads are paused. If a thread can pause between
+    reserving a number and sending it, the part also has `holding() -> ContextManager`: inside it only the calling
+    thread sends.
     """
 
     name: str
 
     def save(self, peer: Peer) -> object:
-        """Returns the acceptor's state of this part."""
+        """Fetches this part's state from the acceptor, and returns it."""
 
     def load(self, peer: Peer, state: object) -> None:
-        """Gives the state to another acceptor, under the same ids. `peer` has started and has been greeted."""
+        """Loads the state into another acceptor, under the same ids. `peer` has started and has been greeted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,13 @@ class _Served:
 
 
 class Session:
-    """The acceptor of this process. `peer` changes when it moves: ask for it each time.
+    """The session of this process with an acceptor. `peer` changes when the session moves, so do not store it.
 
     Attributes:
-        id: for people, in `remotegpu offload switch ID`.
-        environment: where it runs now.
-        place: for people: "acceptor cpu at gpu1:7070".
-        objects: the table of objects of this side, set by the feature that has one.
+        id: for users, as in `remotegpu offload switch ID`.
+        environment: the acceptor's current environment.
+        place: a text for users, such as "acceptor cpu at gpu1:7070".
+        objects: the object table of this side, set by the feature that has one.
     """
 
     def __init__(self, config: Config, connector: Connector, parts_of_greeting: Mapping[str, ClientService]) -> None:
@@ -89,33 +90,34 @@ class Session:
         connector: Connector | None = None,
         offered: Mapping[str, ClientService] | None = None,
     ) -> "Session":
-        """Reaches an acceptor and greets it.
+        """Connects to an acceptor and greets it.
 
         Args:
-            connector: how; otherwise `remotegpu-connect`, to the shares of this process.
-            offered: what is served to the acceptor; otherwise code and files as the configuration allows.
+            connector: opens the connection; None: `remotegpu-connect`, with the shares of this process.
+            offered: the services for the acceptor; None: code and files as the configuration allows.
 
         Raises:
-            OffloadError: there is none, or it does not fit; says what to do.
+            OffloadError: no acceptor is available, or its versions do not match; the message gives a remedy.
         """
         return cls(config, connector or connect.connector(), services(config) if offered is None else offered)
 
     @property
     def peer(self) -> Peer:
-        """The connection. A lost one is resumed first where the configuration says so.
+        """The connection. If it is lost and the configuration asks for it, the session first resumes on another
+        acceptor.
 
         Raises:
-            LostError: it is lost, and stays so.
+            LostError: the connection is lost and cannot be resumed.
         """
         peer = self._peer
-        # A thread that got LostError sees the loss here, even before the connection is closed for all other threads.
+        # After a thread got LostError, `lost` is set here, even if the connection is not yet closed for other threads.
         if peer.activity.lost and not self._closed:
             moving.resume(self, peer)
             return self._peer
         return peer
 
     def register(self, part: Part) -> None:
-        """Adds a part that moves with the session."""
+        """Adds a part that moves with the session. Raises OffloadError if another part has this name."""
         if part.name in self.parts and self.parts[part.name] is not part:
             raise OffloadError(f"the session has a part {part.name} already")
         self.parts[part.name] = part
@@ -128,28 +130,30 @@ class Session:
     def switch(
         self, *, backend: str | None = None, environment: str | None = None, timeout: float | None = None
     ) -> None:
-        """Moves to another acceptor while the program runs: nothing is lost, and no other thread sees a difference.
+        """Moves to another acceptor while the program runs. Nothing is lost, and other threads notice nothing.
 
-        Waits until running calls have ended, at most `timeout` seconds. Without a back end and an environment, it is
-        another acceptor of the configured preference.
+        Waits until running calls have ended, at most `timeout` seconds. Without a back end and an environment, the
+        configured preference chooses the acceptor.
 
         Raises:
-            OffloadError: there is no such acceptor, or a part cannot move; the session stays where it is.
+            OffloadError: no such acceptor exists, or a part cannot move; the session stays at its acceptor.
             TimeoutError: calls did not end.
         """
         moving.switch(self, moved(self.wish, backend=backend, environment=environment), timeout)
 
     def snapshot(self) -> None:
-        """Keeps here what the acceptor holds, to resume from it should it be lost.
+        """Saves the acceptor's state in this process, to resume from it if the acceptor is lost.
 
         Raises:
-            LostError: it is lost already.
+            LostError: the acceptor is lost already.
         """
         moving.snapshot(self)
 
     def stats(self) -> dict[str, Any]:
-        """Returns the session's description and counters for people and tools; `acceptor` is the acceptor's own
-        account, null while it is away."""
+        """Returns the session's description and counters.
+
+        `acceptor` holds the acceptor's own statistics; None if it does not answer.
+        """
         statistics: Any = None
         if not self._peer.closed.is_set():
             with contextlib.suppress(OffloadError, TimeoutError):
@@ -157,7 +161,7 @@ class Session:
         return {**self.describe(), "counters": self.counters(), "acceptor": statistics}
 
     def describe(self) -> dict[str, Any]:
-        """Describes the session and its place, without asking the acceptor."""
+        """Describes the session without a request to the acceptor."""
         return {
             "id": self.id,
             "pid": os.getpid(),
@@ -169,11 +173,11 @@ class Session:
         }
 
     def counters(self) -> dict[str, Any]:
-        """Sums the counters of this connection and those before it."""
+        """Returns the sums of the counters over all connections of the session."""
         return _add(self._earlier, self._peer.counters.as_dict())
 
     def close(self) -> None:
-        """Ends the session; the acceptor's process ends too. Calling it twice does nothing."""
+        """Ends the session and the acceptor's process. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -188,14 +192,16 @@ class Session:
         _forget(self)
 
     def _write_counters(self, path: Path) -> None:
-        """Writes the counters to `path`; if that is a folder, to a file in it named by the process id. The CUDA client
-        does the same at its end."""
+        """Writes the counters to `path`.
+
+        If that is a folder, writes to a file in it that the process id names, as the CUDA client does.
+        """
         file = path / f"{os.getpid()}.json" if path.is_dir() else path
         with contextlib.suppress(OSError):
             file.write_text(json.dumps({**self.describe(), "counters": self.counters()}))
 
     def abandon(self) -> None:
-        """In a forked child: closes what it inherited. The session is the parent's."""
+        """Closes the inherited sockets in a forked child; the parent keeps the session."""
         self._closed = True
         atexit.unregister(self.close)
         self._control.abandon()
@@ -207,10 +213,10 @@ class Session:
     # For moving
 
     def connect(self, wanted: Wish) -> tuple[Peer, Environment, str]:
-        """Opens and greets an acceptor that is not used yet.
+        """Connects to a new acceptor and greets it.
 
         Raises:
-            OffloadError: there is none that fits.
+            OffloadError: no acceptor fits.
         """
         sock, told = self.connector(wanted)
         environment = Environment.from_dict(told["environment"])
@@ -238,15 +244,15 @@ class Session:
 
     @property
     def keeps(self) -> bool:
-        """Whether the acceptor's state is kept here, to resume from it."""
+        """Whether snapshots of the acceptor's state are kept here, to resume from them."""
         return self.config.session.snapshot_seconds is not None
 
     def moved_from(self, peer: Peer) -> bool:
-        """Whether the session has another connection by now."""
+        """Returns whether the session has left this connection."""
         return self._peer is not peer
 
     def take(self, connected: tuple[Peer, Environment, str]) -> Peer:
-        """Makes this the session's connection, and returns the earlier one."""
+        """Makes this connection the session's own. Returns the earlier one, which the caller must close."""
         earlier = self._peer
         self._earlier = _add(self._earlier, earlier.counters.as_dict())
         self._peer, self.environment, self.place = connected
@@ -261,7 +267,7 @@ def _answer(peer: Peer, request: Request) -> Message | None:
 
 
 def _add(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds counters, which may stand in groups."""
+    """Adds counters, including nested groups."""
     result = dict(left)
     for name, value in right.items():
         if isinstance(value, Mapping):
@@ -272,7 +278,7 @@ def _add(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Current:
-    """The session of this process."""
+    """The session of this process and its lock."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -284,11 +290,11 @@ _current: Final = _Current()
 
 
 def current() -> Session:
-    """Returns the session of this process; opens it at first use, from the configuration that is found.
+    """Returns the session of this process; opens it at the first use, with the configuration that is found.
 
     Raises:
         ConfigError: the configuration is wrong.
-        OffloadError: no acceptor can be reached; says what to do.
+        OffloadError: no acceptor can be reached; the message gives a remedy.
     """
     session = _current.session
     if session is not None:
@@ -300,15 +306,15 @@ def current() -> Session:
 
 
 def configure(config: Config) -> None:
-    """Sets the configuration that `current` opens with, in place of the file: for a caller that has read it."""
+    """Sets the configuration for `current`, so that `current` does not read the file."""
     _current.config = config
 
 
 def use(session: Session | None) -> None:
-    """Makes it the session of this process: for a caller that opens one in another way.
+    """Makes `session` the session of this process, for callers that open sessions themselves. None clears it.
 
     Raises:
-        OffloadError: this process has another one.
+        OffloadError: this process already has another session.
     """
     with _current.lock:
         if session is not None and _current.session is not None and _current.session is not session:
@@ -317,7 +323,7 @@ def use(session: Session | None) -> None:
 
 
 def opened() -> Session | None:
-    """Returns the session of this process if it has one by now."""
+    """Returns the session of this process; None if no session was opened."""
     return _current.session
 
 

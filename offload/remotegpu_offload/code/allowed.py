@@ -1,4 +1,4 @@
-"""Which modules may leave the client: `code.page` and `code.never`, resolved once."""
+"""The modules that the client may send: `code.page` and `code.never`, resolved once."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,8 @@ _NOT_OURS = frozenset(("site-packages", "dist-packages", "__pycache__"))
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Entries that look like a path are folders (or files), the others names of modules, which may be globs."""
+    """The parsed entries. Entries that look like paths are folders or files; the others are module names, possibly
+    globs."""
 
     names: Sequence[str]
     folders: Sequence[str]  # real paths
@@ -21,9 +22,9 @@ class Allowed:
     never_paths: Sequence[str]  # real paths
 
     def module(self, name: str, origin: str | None) -> bool:
-        """Whether this module's source may be sent. `origin` is its file or folder.
+        """Returns whether this module's source may be sent. `origin` is its file or folder.
 
-        The packages around a named module are sent too: nothing in them could be imported otherwise.
+        The packages that contain a listed module may be sent too, because the module cannot be imported without them.
         """
         if self.kept(name, origin):
             return False
@@ -32,13 +33,14 @@ class Allowed:
         return origin is not None and self.path(os.path.realpath(origin))
 
     def kept(self, name: str, origin: str | None) -> bool:
-        """Whether `code.never` names it, or the acceptor has its own in any case."""
+        """Returns whether the module must stay here: `code.never` lists it, or each side has its own."""
         if is_ours(name) or any(_name_below(name, pattern) for pattern in self.never_names):
             return True
         return origin is not None and self._never(os.path.realpath(origin))
 
     def path(self, real: str) -> bool:
-        """Whether a file lies in a folder of `code.page`, and is neither hidden nor an installed package's."""
+        """Returns whether a file lies in a folder of `code.page`, is not hidden, and belongs to no installed
+        package."""
         if self._never(real):
             return False
         for folder in self.folders:
@@ -53,7 +55,7 @@ class Allowed:
 
 
 def allowed(page: Iterable[str], never: Iterable[str], base: str) -> Allowed:
-    """The entries of the configuration, relative to the folder `base`."""
+    """Parses the entries of the configuration. Paths are relative to the folder `base`."""
     names, folders = _split(page, base)
     never_names, never_paths = _split(never, base)
     return Allowed(names, folders, never_names, never_paths)
@@ -70,7 +72,7 @@ def _split(entries: Iterable[str], base: str) -> tuple[list[str], list[str]]:
 
 
 def _name_below(name: str, pattern: str) -> bool:
-    """Whether the pattern means the module or a package around it."""
+    """Returns whether the pattern matches the module or a package that contains it."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
 

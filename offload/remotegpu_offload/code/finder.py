@@ -1,4 +1,4 @@
-"""The acceptor's half of code paging: modules that are not installed here come from the client."""
+"""The acceptor's half of code paging: imports modules from the client that are not installed here."""
 
 import contextlib
 import importlib.abc
@@ -29,22 +29,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One module of the client."""
+    """One module of the client, with its source."""
 
     name: str
     origin: str | None
     folders: tuple[str, ...] | None
     package: str
-    submodules: Mapping[str, str]  # names and kinds: module, package, folder
+    submodules: Mapping[str, str]  # name to kind: module, package, folder
     size: int
     mtime_ns: int
     text: bytes
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds modules that the client serves. `counters`: faults (round trips for modules), modules, refused, absent."""
+    """Finds modules that the client serves.
 
-    # A process that serves modules must not serve those of its own client.
+    `counters`: faults (round trips for modules), modules, refused, absent.
+    """
+
+    # Marks this finder for `code.sources`: a process that serves modules must not serve those of its own client.
     remotegpu_watches = True
 
     def __init__(self, link: Link, hello: Mapping[str, Any], areas: Areas) -> None:
@@ -55,16 +58,19 @@ class Finder(importlib.abc.MetaPathFinder):
         self.pages: dict[str, Page] = {}
         self.by_origin: dict[str, Page] = {}
         self.counters: Counter[str] = Counter()
-        # Called when changed modules were dropped: a component that holds objects of the old ones drops them too.
+        # Called after changed modules were dropped, so that a component can drop objects of their old versions.
         self.on_changed: list[Callable[[], None]] = []
-        # Absent and refused names, with the client's sentence.
+        # Absent and refused module names, with the client's reason.
         self.missing: dict[str, str] = {}
         self._known_path = set(hello.get("path", ()))
         self._lock = threading.RLock()
 
     def install(self) -> None:
-        """Installs the finder. Installed packages win, unless the client is preferred; what is in a paged package is
-        always the client's."""
+        """Adds the finder to the import system.
+
+        Installed packages take precedence unless the client is preferred. Submodules of a paged package always come
+        from the client.
+        """
         sys.meta_path.insert(0, _Inner(self))
         sys.path_hooks.insert(0, self._folder)
         for path in [path for path in sys.path_importer_cache if self._is_clients(path)]:
@@ -92,14 +98,13 @@ class Finder(importlib.abc.MetaPathFinder):
         elif parent in self.pages:
             return self.inner_spec(name)
         elif name.partition(".")[0] not in self.serves or getattr(sys.modules.get(parent), "__file__", None):
-            # An installed package is not completed with modules of another version of it.
+            # An installed package is not mixed with modules of the client's version.
             return None
         page = self.page(name)
         return None if page is None else self._spec(page)
 
     def inner_spec(self, name: str) -> ModuleSpec | None:
-        """Finds a module in a package that came from the client. None where the client does not have it; that needs no
-        round trip."""
+        """Finds a module in a paged package. Returns None, without a round trip, if the client does not have it."""
         parent, _, last = name.rpartition(".")
         around = self.pages.get(parent)
         if around is None or last not in around.submodules:
@@ -108,7 +113,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return None if page is None else self._spec(page)
 
     def page(self, name: str) -> Page | None:
-        """Returns the module's page, from the client if need be. Raises ImportError for what the client refuses."""
+        """Returns the module's page, and asks the client if necessary. Raises ImportError if the client refuses it."""
         found = self.pages.get(name)
         if found is not None:
             return found
@@ -123,7 +128,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return None
 
     def data(self, path: str) -> bytes:
-        """Reads a file in a served package. Raises OSError."""
+        """Reads a file of a served package. Raises OSError."""
         page = self.by_origin.get(path)
         if page is not None:
             return page.text
@@ -131,7 +136,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return bytes(ask_for_file(self.link, {"op": "data", "path": path}).buffers[0])
 
     def entries(self, folder: str) -> list[tuple[str, bool]]:
-        """Lists names in a folder of a served package, with whether they are folders. Raises OSError."""
+        """Returns the names in a folder of a served package; True marks a folder. Raises OSError."""
         self.counters["data"] += 1
         return entries_from(bytes(ask_for_file(self.link, {"op": "list", "path": folder}).buffers[0]))
 
@@ -146,8 +151,8 @@ class Finder(importlib.abc.MetaPathFinder):
         return page
 
     def answer(self, request: Request) -> None:
-        """Handles the client's notice that sources changed: drops these modules, so that their next use imports them
-        again."""
+        """Handles the client's notice of changed sources: drops these modules, so that their next import loads the new
+        source."""
         header = request.header
         if header.get("op") != "changed":
             return
@@ -181,7 +186,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
     def _keep(self, described: Mapping[str, Any], text: bytes) -> None:
         if is_ours(described["name"]):
-            # Modules that serve this session are this machine's own, whatever the client has.
+            # The modules that implement this session always come from this machine.
             return
         folders = described["folders"]
         page = Page(
@@ -212,7 +217,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
     def modules_in(self, folder: str) -> Mapping[str, str]:
-        """Returns the modules that can be imported from a folder of the client: names and kinds."""
+        """Returns the modules that can be imported from a folder of the client: name to kind."""
         for page in list(self.pages.values()):
             if page.folders is not None and folder in page.folders:
                 return page.submodules
@@ -221,7 +226,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return names
 
     def _more_names(self) -> frozenset[str]:
-        """Returns the served names, after asking once for each folder that the program added to sys.path."""
+        """Returns the served names. Asks the client once for each folder that the program added to sys.path."""
         for path in sys.path:
             if path not in self._known_path:
                 self._known_path.add(path)
@@ -234,16 +239,16 @@ class Finder(importlib.abc.MetaPathFinder):
         return path.startswith("/") and not own_place(path) and self.areas.is_clients(os.path.normpath(path))
 
     def _folder(self, path: str) -> "_Folder":
-        """Implements a hook of sys.path_hooks. Raises ImportError for anything but a folder of the client."""
+        """Implements a hook of sys.path_hooks. Raises ImportError unless the path is a folder of the client."""
         folder = os.path.abspath(path)
-        # `runpy.run_path` asks whether a script is something to import from.
+        # `runpy.run_path` calls the hook with a script, to check whether it can be imported from.
         if folder.endswith((".py", ".pyc")) or not self._is_clients(folder):
             raise ImportError("not a folder of the client", path=path)
         return _Folder(self, folder)
 
 
 class _Folder(importlib.abc.PathEntryFinder):
-    """A folder of the client in sys.path: what is in it is found by name, and listed for `pkgutil`."""
+    """A folder of the client in sys.path. Lists its modules for `pkgutil`; `Finder` finds them by name."""
 
     def __init__(self, finder: Finder, path: str) -> None:
         self._finder = finder
@@ -259,7 +264,7 @@ class _Folder(importlib.abc.PathEntryFinder):
 
 
 class _Inner(importlib.abc.MetaPathFinder):
-    """Comes first on sys.meta_path, so that no file of this machine is taken for a part of the client's package."""
+    """The first finder on sys.meta_path. Keeps files of this machine from replacing submodules of a paged package."""
 
     remotegpu_watches = True
 
@@ -273,7 +278,7 @@ class _Inner(importlib.abc.MetaPathFinder):
 
 
 class _MainSpec(ModuleSpec):
-    """Spec of the main module, whose relative imports start from the package that `python -m` found it in."""
+    """The spec of the main module. Relative imports start from the package in which `python -m` found the module."""
 
     @property
     def parent(self) -> str:
@@ -283,8 +288,8 @@ class _MainSpec(ModuleSpec):
 
 
 class PagedLoader(importlib.abc.SourceLoader):
-    """Loads one page. The import system's own code, whose frames do not appear in tracebacks, does everything but read
-    the source."""
+    """Loads one page. Only reads the source: the import system's own code does the rest, and tracebacks hide its
+    frames."""
 
     def __init__(self, finder: Finder, page: Page) -> None:
         self.finder = finder
@@ -308,7 +313,7 @@ class PagedLoader(importlib.abc.SourceLoader):
 
 
 def ask_for_file(link: Link, header: dict[str, Any]) -> Message:
-    """Sends a CODE request about a file. Raises OSError as the client's file system did, or its refusal."""
+    """Sends a CODE request about a file. Raises OSError with the client's error, or if the client refuses."""
     reply = link.request(Service.CODE, header)
     if "error" in reply.header:
         number, message = reply.header["error"]
@@ -317,7 +322,7 @@ def ask_for_file(link: Link, header: dict[str, Any]) -> Message:
 
 
 def attach(session: "AcceptorSession") -> None:
-    """Begins to serve imports from this session's client."""
+    """Starts to serve imports from this session's client."""
     hello = session.hello.get("code", {})
     link = Link(session.peer, str(session.folder / SOCKET_NAME))
     finder = Finder(link, hello, areas_of(session.hello, own_folders(str(session.folder))))
@@ -326,14 +331,14 @@ def attach(session: "AcceptorSession") -> None:
     session.stats["code"] = lambda: dict(finder.counters)
     session.peer.serve(Service.CODE, finder.answer, inline=True)
     session.peer.on_lost.append(lambda _reason: finder.remove())
-    # A sandbox that denies sockets denies processes too: no process could connect.
+    # A sandbox that denies sockets also denies new processes, so no process needs the relay.
     with contextlib.suppress(PermissionError):
         Relay(session.peer, link.relay, lambda request: _for_children(finder, request))
     prepare(finder)
 
 
 def inherit(hello: Mapping[str, Any], relay: str, folder: str) -> Finder:
-    """Does the same as `attach` in a process that the program started."""
+    """Installs a finder in a process that the program started, as `attach` does in the session's process."""
     finder = Finder(Link(None, relay), hello.get("code", {}), areas_of(hello, own_folders(folder)))
     finder.install()
     prepare(finder)
@@ -341,7 +346,7 @@ def inherit(hello: Mapping[str, Any], relay: str, folder: str) -> Finder:
 
 
 def explain(error: BaseException, finder: Finder) -> None:
-    """Adds to an import error the sentence that it needs here and a local one would not."""
+    """Adds a remedy to an import error, if the missing module could have come from the client."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     top = (name or "").partition(".")[0]
     if top and top not in finder.serves and not hasattr(error, "__notes__"):
@@ -352,7 +357,7 @@ def explain(error: BaseException, finder: Finder) -> None:
 
 
 def prepare(finder: Finder) -> None:
-    """Prepares a process of the session: pickles find the main module's classes, and cells have their source."""
+    """Prepares a process of the session, so that pickle finds classes of `__main__`, and cells have their source."""
     main = sys.modules["__main__"]
     if MAIN_ALIAS in finder.serves:
         main.__dict__.setdefault("__getattr__", _of_main)
@@ -366,7 +371,7 @@ def _of_main(name: str) -> Any:
 
 
 def _for_children(finder: Finder, request: Request) -> Message | None:
-    """Answers a process of the program with a page that this process has already; None if it lacks the page."""
+    """Answers a process of the program with a page that this process already has; None if it lacks the page."""
     if request.service == Service.CODE and request.header.get("op") == "page":
         page = finder.pages.get(str(request.header.get("name")))
         if page is not None:

@@ -1,8 +1,8 @@
-"""The way from the acceptor to the client, for every process of the session.
+"""The connection to the client for every process of the session.
 
-The session's own process has the connection. A forked child must not touch it, and a child that was started as a new
-program has none: both reach the client through the session's process, which listens on a socket in the session's
-folder.
+Only the session's own process has the connection. A forked child must not use it, and a new program that the session
+starts does not inherit it. Both reach the client through a relay: the session's process listens on a socket in the
+session's folder.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ from remotegpu_offload.wire.peer import Peer
 from remotegpu_offload.wire.request import Request
 
 SOCKET_NAME: Final = "relay"
-# Where a child that was started as a new program finds the socket.
+# The environment variable that gives a new program the path of the socket.
 RELAY_ENV: Final = "REMOTEGPU_OFFLOAD_RELAY"
 _PASSED_ON: Final = (Service.CODE, Service.FILES, Service.STDIO)
 
 
 class Link:
-    """`request` and `notify` as those of a Peer, from whichever process and thread."""
+    """Offers `request` and `notify` of a Peer in every process and thread of the session."""
 
     def __init__(self, peer: Peer | None, relay: str) -> None:
         self.relay = relay
@@ -57,7 +57,7 @@ class Link:
 
 
 def connect(relay: str) -> Peer:
-    """A connection through the session's process. Raises OSError where that is gone."""
+    """Connects through the session's process. Raises OSError if that process has ended."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(relay)
@@ -70,7 +70,10 @@ def connect(relay: str) -> Peer:
 
 
 class Relay:
-    """Passes on what processes of this session ask the client. `local` may answer instead: it returns None if not."""
+    """Forwards requests of the session's other processes to the client.
+
+    `local` can answer a request first; it returns None to forward the request.
+    """
 
     def __init__(self, peer: Peer, path: str, local: Callable[[Request], Message | None]) -> None:
         self.path = path

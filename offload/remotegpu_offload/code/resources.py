@@ -1,4 +1,4 @@
-"""Package data by `importlib.resources`, over the code server: no file layer is needed for it."""
+"""Package data for `importlib.resources`, read from the code server. Works without the file layer."""
 
 import io
 import json
@@ -19,7 +19,7 @@ class PagedResources(TraversableResources):
 
 
 class PagedPath(Traversable):
-    """A file or folder of a package that lies with the client."""
+    """A file or folder of a package on the client."""
 
     def __init__(self, finder: "Finder", path: str, *, is_folder: bool | None = None) -> None:
         self._finder = finder

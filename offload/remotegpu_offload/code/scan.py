@@ -1,15 +1,15 @@
-"""Which modules a source imports, found without running it. Pure."""
+"""Finds the modules that a source imports, without running it. Pure."""
 
 import ast
 from collections.abc import Iterator
 
 
 def related(source: bytes, package: str) -> list[str]:
-    """Absolute names of the modules that this source may import, in order of appearance, each once.
+    """Returns the absolute names of the modules that this source may import, in order of appearance, each once.
 
-    `package` is what relative imports start from ("" outside of packages). `from a import b` yields `a` and `a.b`, of
-    which the second may be a mere attribute. What stands under `if TYPE_CHECKING:` is left out. A source that Python
-    cannot parse yields nothing: the importer will say what is wrong with it.
+    `package` is the package of relative imports ("" outside of packages). `from a import b` yields `a` and `a.b`; the
+    second may be an attribute and not a module. Imports under `if TYPE_CHECKING:` are left out. A source that Python
+    cannot parse yields nothing: the importer will report the error.
     """
     try:
         tree = ast.parse(source)
@@ -19,7 +19,7 @@ def related(source: bytes, package: str) -> list[str]:
 
 
 def parents(name: str) -> list[str]:
-    """The packages around a module, outermost first: "a.b.c" is in "a" and "a.b"."""
+    """Returns the packages that contain a module, outermost first: "a" and "a.b" for "a.b.c"."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 

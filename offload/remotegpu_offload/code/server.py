@@ -1,4 +1,4 @@
-"""The client's half of code paging: answers which source the acceptor asks for, and nothing that is not allowed."""
+"""The client's half of code paging: sends the acceptor the source that it asks for, if the configuration allows it."""
 
 import errno
 import json
@@ -29,12 +29,12 @@ LARGEST_DATA: Final = 256 << 20
 _RIDE_ALONG_BYTES: Final = 8 << 20
 _RIDE_ALONG_PAGES: Final = 1000
 _MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
-# What interactive interpreters call the cells whose source they keep in linecache.
+# The names under which interactive interpreters keep the source of their cells in linecache.
 _CELL: Final = re.compile(r"<(ipython|python)-input-|.*[/\\]ipykernel_\d+[/\\]\d+\.py\Z")
 
 
 class RefusedError(PermissionError):
-    """The acceptor asked for what it may not have. The message says what, and what in the configuration decides."""
+    """The acceptor asked for something that it may not have. The message names it, and the deciding entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class _Served:
 class CodeServer:
     """Serves one session's acceptors. `counters`: pages, modules, bytes, absent, refused, data, lines.
 
-    `page` and `never` are those of the configuration, relative to the folder `base`. `main` is the main module, which
-    may always be sent; its folder is served too where `with_main_folder` says so (there is no configuration).
+    `page` and `never` come from the configuration; their paths are relative to the folder `base`. `main` is the main
+    module, which may always be sent. With `with_main_folder` (there is no configuration), its folder is served too.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class CodeServer:
         self._lock = threading.RLock()
 
     def attach(self, peer: Peer) -> None:
-        """Serve this acceptor from now on; it has got nothing yet."""
+        """Serves this acceptor from now on. Nothing has been sent to it yet."""
         with self._lock:
             self._served.clear()
-        # What the acceptor sends back may name classes of the main module.
+        # Objects that the acceptor returns may refer to classes of the main module.
         sys.modules.setdefault(MAIN_ALIAS, sys.modules["__main__"])
         peer.serve(Service.CODE, self.answer)
 
     def hello(self) -> dict[str, Any]:
-        """For the greeting: what may be asked for, so that other names cost nothing."""
+        """Returns the part of the greeting that lists the served names: other names then need no round trip."""
         return {
             "serves": self.names(),
             "prefer": self.prefer,
@@ -98,7 +98,7 @@ class CodeServer:
         }
 
     def names(self) -> list[str]:
-        """The top-level modules that are served."""
+        """Returns the top-level modules that are served."""
         self._path_stamps = _stamps(sys.path)
         tops = {pattern.partition(".")[0] for pattern in self.allowed.names}
         found = {name for name in tops if name.isidentifier()}
@@ -113,12 +113,12 @@ class CodeServer:
         return sorted(self._names)
 
     def refresh(self, peer: Peer) -> list[str]:
-        """Tell the acceptor which modules changed on disk since they were sent, and those that import them.
+        """Tells the acceptor which modules changed on disk since they were sent, and which modules import these.
 
-        For the beginning of a call. Costs a stat for each module that was sent, and no round trip.
+        Called before a call. Costs one stat for each sent module, and no round trip. Returns the names.
         """
         with self._lock:
-            # A script that runs cannot be loaded again, so what was sent of it stays.
+            # A running script cannot be loaded again, so the acceptor keeps the first version.
             served = {name: page for name, page in self._served.items() if name != MAIN_ALIAS}
             changed = {name for name, page in served.items() if _changed(page)}
             news = self._new_names()
@@ -141,7 +141,7 @@ class CodeServer:
         return names
 
     def _new_names(self) -> dict[str, Any]:
-        """Finds modules that appeared next to those that were sent, or on the search path."""
+        """Returns new modules in the folders of sent packages or on the search path."""
         news: dict[str, Any] = {}
         for name, page in list(self._served.items()):
             stamps = _stamps(page.folders)
@@ -158,13 +158,13 @@ class CodeServer:
         return news
 
     def may_read(self, real: str) -> bool:
-        """Whether a file is a module's source that was sent, or lies in the folder of a served package."""
+        """Returns whether a file is the source of a sent module, or lies in the folder of a served package."""
         if self.main is not None and real == os.path.realpath(self.main.path):
             return True
         return any(page.real == real for page in list(self._served.values())) or self._in_package(real)
 
     def answer(self, request: Request) -> Message:
-        """One request of an acceptor. What the rules or the file system refuse is an answer: `refused`, or `error`."""
+        """Answers one request of an acceptor. Refusals and file system errors become answers: `refused` or `error`."""
         header = request.header
         operations: dict[str, Callable[[dict[str, Any]], Message]] = {
             "page": self._page,
@@ -214,7 +214,7 @@ class CodeServer:
         return Message({"pages": [_describe(page) for page, _ in found]}, buffers)
 
     def _load(self, name: str) -> Source | None:
-        """The source, None where there is no such module. Raises RefusedError, NotSourceError, OSError."""
+        """Returns the source of a module; None if it does not exist. Raises RefusedError, NotSourceError, OSError."""
         if name == MAIN_ALIAS:
             if self._main_source is None and self.main is not None:
                 self._main_source = sources.load_main(self.main)
@@ -242,7 +242,7 @@ class CodeServer:
         return any(self.allowed.kept(name, place) for place in _places(spec))
 
     def _with_related(self, first: Source) -> Iterator[tuple[Source, tuple[str, ...]]]:
-        """The module, and what it and those need in turn, as far as it may be sent and was not yet."""
+        """Yields the module and, transitively, its imports, if they may be sent and were not sent before."""
         size, count, seen, waiting = 0, 0, {first.name}, [first]
         while waiting:
             source = waiting.pop(0)
@@ -264,13 +264,13 @@ class CodeServer:
             spec = None if self.allowed.kept(name, None) else sources.find_spec(name, self._extra)
             return None if spec is None or not self._may_send(name, spec) else sources.load(name, spec)
         except (OSError, ImportError, ValueError, AttributeError):
-            # Who really imports it gets the error.
+            # The error is reported when the module is really imported.
             return None
 
     # --- names and data ---
 
     def _more_names(self, header: dict[str, Any]) -> Message:
-        """For folders that the program itself added to sys.path."""
+        """Answers which modules are in folders that the program itself added to sys.path."""
         folders = [path for path in header.get("path", []) if isinstance(path, str) and os.path.isabs(path)][:1000]
         found = {name: kind for name, kind in self._in_folders(folders).items() if not self.allowed.kept(name, None)}
         if found:
@@ -284,7 +284,7 @@ class CodeServer:
         return sources.top_level(served)
 
     def _packages(self) -> list[tuple[str, str]]:
-        """Served packages: names and real paths of their folders, outermost."""
+        """Returns the served packages: names, and real paths of their outermost folders."""
         if self._folders is None:
             self._folders = [pair for name in sorted(self._names - {MAIN_ALIAS}) for pair in self._folders_of(name)]
         return self._folders
@@ -294,7 +294,7 @@ class CodeServer:
             spec = sources.find_spec(name, self._extra)
         except (ImportError, ValueError, AttributeError):
             return
-        # A namespace package may be any folder: only its modules are served.
+        # Any folder can be a namespace package, so only its modules are served.
         if spec is None or spec.submodule_search_locations is None or spec.origin in (None, "namespace"):
             return
         for folder in spec.submodule_search_locations:
@@ -323,7 +323,7 @@ class CodeServer:
         return Message({}, [content])
 
     def _list(self, header: dict[str, Any]) -> Message:
-        """Names in a folder of a served package, with whether they are folders."""
+        """Answers with the names in a folder of a served package; True marks a folder."""
         real = self._readable(header.get("path"))
         self.counters["data"] += 1
         with os.scandir(real) as found:
@@ -331,7 +331,7 @@ class CodeServer:
         return Message({}, [json.dumps(sorted(entries)).encode()])
 
     def _lines(self, header: dict[str, Any]) -> Message:
-        """The source of an interactive cell, for tracebacks and `inspect.getsource`."""
+        """Answers with the source of an interactive cell, for tracebacks and `inspect.getsource`."""
         name = header.get("file")
         if not isinstance(name, str) or not _CELL.match(name) or name not in linecache.cache:
             raise self._refused("only cells of a notebook are served as lines")

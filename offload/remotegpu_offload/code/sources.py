@@ -1,4 +1,4 @@
-"""The client's modules as files: where they are, what they contain, what their packages hold. Nothing is imported."""
+"""Finds the client's modules as files, with their source and their packages' content, without importing them."""
 
 import hashlib
 import importlib.machinery
@@ -14,17 +14,17 @@ from remotegpu_offload.code.naming import MAIN_ALIAS
 from remotegpu_offload.files.opening import read_regular
 
 LARGEST_SOURCE: Final = 64 << 20
-# Finders with this attribute only watch what others find.
+# Marks finders that only observe the results of other finders, and that are skipped here.
 WATCHER: Final = "remotegpu_watches"
 _COMPILED: Final = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
 class Main:
-    """The program's main module. `package` is not "" only for `python -m package.module`."""
+    """The program's main module. `package` is "" unless the program was started by `python -m package.module`."""
 
     path: str
-    name: str = ""  # as an imported module would be called: "package.module"
+    name: str = ""  # the name that an import would use: "package.module"
     package: str = ""
 
 
@@ -35,7 +35,7 @@ class Source:
     name: str
     origin: str | None
     folders: tuple[str, ...] | None  # None: not a package
-    package: str  # what its relative imports start from
+    package: str  # the package from which relative imports start
     text: bytes = b""
     stamp: tuple[int, int] = (0, 0)  # size, mtime_ns
 
@@ -45,14 +45,14 @@ class Source:
 
 
 class NotSourceError(ImportError):
-    """The module is there, but there is no source of it to send. The message says what to do."""
+    """The module exists, but it has no source that could be sent. The message gives a remedy."""
 
 
 def find_spec(name: str, path: Sequence[str] | None = None) -> ModuleSpec | None:
-    """Finds the spec from which this process would import the module; `path` is searched as well for modules outside of
-    packages.
+    """Finds the spec from which this process would import the module. For a module outside of packages, also searches
+    `path`.
 
-    Does not import the packages around it. For those that this process has imported already it uses their own specs.
+    Does not import the packages that contain the module. If one is imported already, its own spec is used.
     """
     loaded = sys.modules.get(name)
     spec: ModuleSpec | None = getattr(loaded, "__spec__", None)
@@ -88,7 +88,7 @@ def load(name: str, spec: ModuleSpec) -> Source:
         text = read_regular(real, LARGEST_SOURCE)
         stamp = stamp_of(real)
     except (FileNotFoundError, NotADirectoryError):
-        # For example, inside a zip file.
+        # The module is, for example, inside a zip file.
         source = getattr(spec.loader, "get_source", lambda _name: None)(name)
         if source is None:
             raise
@@ -97,13 +97,13 @@ def load(name: str, spec: ModuleSpec) -> Source:
 
 
 def load_main(main: Main) -> Source:
-    """Returns the main module's source, under its alias. Raises OSError."""
+    """Returns the main module's source, under the name `MAIN_ALIAS`. Raises OSError."""
     real = os.path.realpath(main.path)
     return Source(MAIN_ALIAS, main.path, None, main.package, read_regular(real, LARGEST_SOURCE), stamp_of(real))
 
 
 def stamp_of(real: str) -> tuple[int, int]:
-    """Returns size and modification time, which change with the file; (0, 0) if it is gone."""
+    """Returns size and modification time, which change with the file; (0, 0) if the file does not exist."""
     try:
         found = os.stat(real)
     except OSError:
@@ -111,18 +111,20 @@ def stamp_of(real: str) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-# The kind of a name in a folder. A folder without `__init__.py` can be imported too, but is never listed.
+# The kind of a name in a folder. A folder without `__init__.py` can be imported, but is not listed as a module.
 Kind = Literal["module", "package", "folder"]
 
 
 def submodules(folders: Sequence[str]) -> dict[str, Kind]:
-    """Returns the modules that can be imported from these folders, the compiled ones included."""
+    """Returns the modules that can be imported from these folders, including compiled ones."""
     return {name: _kind(path) for folder in reversed(folders) for name, path in sorted(_entries(folder))}
 
 
 def top_level(folders: Sequence[str]) -> dict[str, Kind]:
-    """Returns the same for folders on the search path: a folder without sources, or a virtual environment, is not a
-    package."""
+    """Returns the modules that can be imported from folders on the search path.
+
+    A folder counts as a package only if it holds sources and is not a virtual environment.
+    """
     return {
         name: _kind(path)
         for folder in reversed(folders)
@@ -132,7 +134,7 @@ def top_level(folders: Sequence[str]) -> dict[str, Kind]:
 
 
 def editable() -> dict[str, str]:
-    """Returns names and paths of packages that setuptools installed as editable through a finder of its own."""
+    """Returns names and paths of packages that setuptools installed as editable with its own finder."""
     found: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         mapping = getattr(module, "MAPPING", None) if name.startswith("__editable__") else None
@@ -142,7 +144,7 @@ def editable() -> dict[str, str]:
 
 
 def this_main() -> Main | None:
-    """Returns the main module of this process; None where it is not a file, as in a notebook."""
+    """Returns the main module of this process; None if it is not a file, as in a notebook."""
     module = sys.modules.get("__main__")
     path = getattr(module, "__file__", None)
     if not isinstance(module, types.ModuleType) or path is None or not os.path.isfile(path):
@@ -153,7 +155,7 @@ def this_main() -> Main | None:
 
 def _ask_finders(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
     for finder in list(sys.meta_path):
-        # Built-in modules are on the other side too.
+        # The other side has the built-in modules too.
         if finder in (importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter):
             continue
         ask: Any = getattr(finder, "find_spec", None)
@@ -166,7 +168,7 @@ def _ask_finders(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def _entries(folder: str) -> Iterator[tuple[str, str | None]]:
-    """Yields names of modules, with the folder where there is one."""
+    """Yields the names of modules in a folder; for a package also the path of its folder, otherwise None."""
     try:
         with os.scandir(folder or ".") as found:
             for entry in found:

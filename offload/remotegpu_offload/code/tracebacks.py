@@ -1,4 +1,4 @@
-"""Sources in tracebacks: of modules that came from the client, and of a notebook's cells."""
+"""Shows sources in tracebacks: those of paged modules, and those of notebook cells."""
 
 import importlib.util
 import linecache
@@ -17,12 +17,12 @@ def show_in_tracebacks(origin: str, text: bytes) -> None:
         lines = importlib.util.decode_source(text).splitlines(keepends=True)
     except (SyntaxError, UnicodeDecodeError):
         return
-    # Without a time, linecache does not compare it with a file on this machine.
+    # Without a time, linecache does not compare the entry with a file on this machine.
     linecache.cache[origin] = (len(text), None, lines, origin)
 
 
 def fetch_cells(link: Link) -> None:
-    """Sources of notebook cells are asked for when a traceback or `inspect` wants them."""
+    """Makes linecache ask the client for the source of a notebook cell when a traceback or `inspect` needs it."""
     original = linecache.updatecache
     asked: set[str] = set()
 

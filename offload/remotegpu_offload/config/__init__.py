@@ -1,8 +1,8 @@
-"""The rules in `remotegpu.yaml`: which parts of a program run elsewhere, and what may cross to there and back.
+"""The rules in `remotegpu.yaml`: which parts of a program run in the acceptor, and which data may cross.
 
-`model` is what the other parts read, with all defaults. `load` finds and reads the file, `reader` checks it against the
-types of `model`, and `dump` writes a model back. `check` is the program behind `remotegpu offload check`. Used by each
-part that follows rules. PyYAML must not be needed where there is no file.
+`model` holds the rules that other packages read, with all defaults. `load` finds and reads the file, `reader` checks it
+against the types of `model`, and `dump` writes a model as text. `check` is the program behind `remotegpu offload
+check`. Without a file, PyYAML must not be needed.
 """
 
 from remotegpu_offload.config.dump import dump

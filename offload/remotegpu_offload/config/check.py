@@ -1,7 +1,7 @@
-"""Reports what each rule will do in this interpreter: `remotegpu offload check` runs it in the user's, as a program.
+"""Reports the effect of each rule in this interpreter. `remotegpu offload check` runs it in the user's interpreter.
 
-Reads {"folder", "config", "given"} as JSON on stdin, prints a list of findings as JSON in one line on stdout. Modules
-that rules name are imported, as the program would; what they print goes to stderr.
+Reads {"folder", "config", "given"} as JSON from stdin, and prints a JSON list of findings in one line to stdout.
+Imports the modules that rules name, as the program would; their output is redirected to stderr.
 """
 
 import importlib
@@ -30,7 +30,7 @@ from remotegpu_offload.files import rules
 from remotegpu_offload.functions import profiles
 
 Level: TypeAlias = Literal["OK", "NOTE", "FAIL"]
-# What looks like a secret in names of variables and files.
+# Patterns of names of variables and files that look like secrets.
 _SECRET: Final = ("*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*API_KEY*", "*PRIVATE_KEY*", "*CREDENTIAL*")
 _SECRET_FILES: Final = ("*.pem", "*.key", ".env", "id_rsa*", "id_ed25519*", ".netrc", "*credentials*")
 _COUNTED_FILES: Final = 100_000
@@ -39,7 +39,7 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`rule`: the index of the rule in the configuration; None: of none."""
+    """One finding of the report. `rule`: index of the rule in the configuration; None if no rule is concerned."""
 
     level: Level
     rule: int | None
@@ -48,11 +48,11 @@ class Finding:
 
 
 class _UnresolvedError(Exception):
-    """A name in a rule does not exist; the message is for people."""
+    """A name in a rule does not exist; the message is for users."""
 
 
 def findings(config: Config, *, given: bool) -> Iterator[Finding]:
-    """Yields everything there is to say about a configuration in this interpreter; `given`: a user wrote it."""
+    """Yields all findings for a configuration in this interpreter. `given`: a user wrote the configuration."""
     for index, rule in enumerate(config.rules):
         if isinstance(rule, TorchRule):
             yield _torch(index, rule, given)
@@ -149,7 +149,7 @@ def _matching(rule: FunctionRule | ClassRule, kind: str) -> list[tuple[str, Any]
     names = {
         f"{'.'.join(fixed)}.{name}": value
         for name, value in vars(holder).items()
-        # A module does not own what it only imports.
+        # A module does not own the names that it imports.
         if wanted(value) and getattr(value, "__module__", None) == getattr(holder, "__module__", holder.__name__)
     }
     found = [(name, value) for name, value in sorted(names.items()) if rule.matches(name)]
@@ -218,7 +218,7 @@ def _arguments(rule: FunctionRule | ClassRule) -> str:
 
 
 def _unknown_arguments(rule: FunctionRule | ClassRule, value: Any) -> tuple[str, list[str]] | None:
-    """Returns the first argument of the rule that nothing takes, and the parameters that exist; None: all are there."""
+    """Returns the first argument of the rule that no callable accepts, with the existing parameters; None if none."""
     takers = [value]
     if isinstance(rule, ClassRule):
         takers += [member for name, member in inspect.getmembers(value) if _is_function(member) and name[:2] != "__"]
@@ -372,7 +372,7 @@ def _importable() -> Iterator[Path]:
 
 def main() -> None:
     request = json.loads(sys.stdin.read())
-    # What imported modules print must not stand among the findings.
+    # The output of imported modules must not mix with the findings.
     answer = os.dup(1)
     os.dup2(2, 1)
     sys.path.insert(0, request["folder"])

@@ -1,4 +1,4 @@
-"""The way back from the model to the file: what a program elsewhere, perhaps without PyYAML, is given to read."""
+"""Writes a configuration as JSON, for a program in another interpreter that may lack PyYAML."""
 
 import json
 from dataclasses import fields
@@ -13,7 +13,7 @@ _IN_FILE: Final = {model: file for file, model in IN_MODEL.items()}
 
 
 def dump(config: Config) -> str:
-    """JSON that `parse` reads as the same configuration, without line numbers."""
+    """Returns JSON that `parse` reads as the same configuration, without line numbers."""
     return json.dumps(
         {
             "version": 1,

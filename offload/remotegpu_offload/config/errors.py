@@ -1,14 +1,14 @@
-"""Errors in a configuration."""
+"""The errors that a configuration file can have."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error in one line of the file (counted from 1)."""
+    """An error in one line of the file. Lines count from 1."""
 
     line: int
-    where: str  # "offload[2].mutates"; empty: the whole
+    where: str  # "offload[2].mutates"; "" for the whole file
     message: str
 
     def __str__(self) -> str:
@@ -16,7 +16,7 @@ class Problem:
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be used; the message is one line, `problems` has all of them with their lines."""
+    """The configuration cannot be used. The message is one line; `problems` has all problems with their lines."""
 
     def __init__(self, source: str, problems: list[Problem]) -> None:
         self.source = source

@@ -1,4 +1,4 @@
-"""The formats that the schema names: each makes of a text what the model holds, or says what is wrong with it."""
+"""Parsers for the formats that the schema names. Each converts a text to the model's value, or raises ValueError."""
 
 import re
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def _callable(text: str) -> str:
 
 
 def is_folder(entry: str) -> bool:
-    """Whether an entry of `code` is a folder rather than a module; as `code.allowed` sees it."""
+    """Returns whether an entry of `code` is a folder and not a module, by the same criterion as `code.allowed`."""
     return "/" in entry or entry.startswith((".", "~"))
 
 

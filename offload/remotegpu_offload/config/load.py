@@ -1,4 +1,4 @@
-"""Finding and reading `remotegpu.yaml`. The only I/O of this package."""
+"""Finds and reads `remotegpu.yaml`. The only I/O of this package."""
 
 import os
 import sys
@@ -21,8 +21,10 @@ def find(
     environ: Mapping[str, str] = os.environ,
     directory: Path | None = None,
 ) -> Path | None:
-    """Returns the path of the configuration: `explicit`, REMOTEGPU_CONFIG, or remotegpu.yaml in the directory; None:
-    none."""
+    """Returns the path of the configuration: `explicit`, REMOTEGPU_CONFIG, or remotegpu.yaml in the directory.
+
+    None if no file is given or found.
+    """
     if explicit is not None:
         return Path(explicit)
     if named := environ.get(CONFIG_ENV):
@@ -36,9 +38,9 @@ def load(
     environ: Mapping[str, str] = os.environ,
     directory: Path | None = None,
 ) -> Config:
-    """Returns the configuration that holds here; where there is no file, torch's `cuda` is offloaded and nothing else.
+    """Returns the configuration for this folder. Without a file, torch's `cuda` is offloaded and nothing else.
 
-    Raises ConfigError for a file that cannot be read or asks for what is not possible.
+    Raises ConfigError if the file cannot be read, or if its content is invalid.
     """
     path = find(explicit, environ, directory)
     if path is None:
@@ -59,7 +61,10 @@ def load(
 
 
 def parse(content: str | bytes, source: Path | None = None, folder: Path | None = None) -> Config:
-    """Reads the configuration from YAML. Names are relative to the folder of `source`, or to `folder`."""
+    """Parses the configuration from YAML. Its paths are relative to the folder of `source`, or to `folder`.
+
+    Raises ConfigError.
+    """
     name = str(source or FILE_NAME)
     root = _read(content, name)
     if root is None:
@@ -77,7 +82,7 @@ def _read(content: str | bytes, name: str) -> Node | None:
     except YamlError as error:
         raise ConfigError(name, [Problem(error.line, "", f"is no YAML: {error}")]) from None
     except ImportError:
-        # The user's interpreter may lack PyYAML; what `dump` wrote for it is JSON.
+        # The user's interpreter may lack PyYAML; `dump` writes JSON for it.
         try:
             return from_json(content)
         except ValueError:

@@ -1,4 +1,4 @@
-"""The configuration as the other parts read it: frozen, complete, every default written here once."""
+"""The configuration in the form that other packages read: frozen, complete, with the only copy of every default."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,30 +7,31 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 Backend: TypeAlias = Literal["cuda", "rocm", "xpu", "cpu"]
-# value: a copy travels; ref: the object stays where it is, and a handle travels; auto: by value, and large buffers as
-# pages, of which only those travel that the other side lacks.
+# value: a copy is sent. ref: the object stays where it is, and a handle is sent. auto: a copy is sent, but of large
+# buffers only the pages that the other side lacks.
 ArgumentMode: TypeAlias = Literal["value", "ref", "auto"]
 TorchDevice: TypeAlias = Literal["cuda", "xpu", "mps"]
 
-EVERY_OTHER: Final = "*"  # in `args`: every argument that is not named
+EVERY_OTHER: Final = "*"  # in `args`: all arguments that are not named
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRules:
-    """The place of the program's other half, and its part of a GPU: `milli` or `memory_bytes`, else all of it."""
+    """The choice of an acceptor, and the session's share of a GPU: `milli` or `memory_bytes`; without both, a whole
+    GPU."""
 
-    backends: tuple[Backend, ...] = ()  # best first; empty: whatever the appliance has
-    environment: str = "auto"  # the name of one of the appliance's environments; auto: the first that fits
+    backends: tuple[Backend, ...] = ()  # in order of preference; empty: any back end
+    environment: str = "auto"  # name of an environment of the appliance; auto: the first that fits
     milli: int | None = None
     memory_bytes: int | None = None
-    resume_seconds: int | None = None  # after a lost appliance, look for another for so long; None: fail at once
-    snapshot_seconds: int | None = None  # how old the state may be that is resumed from; None: no snapshots
-    skew: Literal["refuse", "allow"] = "refuse"  # another minor version of Python or torch at the acceptor
+    resume_seconds: int | None = None  # how long to look for another appliance after a loss; None: fail at once
+    snapshot_seconds: int | None = None  # seconds between snapshots for resuming; None: no snapshots
+    skew: Literal["refuse", "allow"] = "refuse"  # allow: Python and torch may have other minor versions
 
 
 @dataclass(frozen=True, slots=True)
 class TorchRule:
-    """Torch mode: these device names mean the remote device."""
+    """Torch mode: these device names refer to the remote device."""
 
     devices: tuple[TorchDevice, ...] = ("cuda",)
     line: int = 0
@@ -38,7 +39,7 @@ class TorchRule:
 
 @dataclass(frozen=True, slots=True)
 class _CallRule:
-    """Fields that function and class rules share: how arguments and results of their calls travel."""
+    """The fields that function and class rules share: how arguments and results of their calls are sent."""
 
     pattern: str
     args: Mapping[str, ArgumentMode] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class _CallRule:
     line: int = 0
 
     def matches(self, name: str) -> bool:
-        """Whether the rule means this qualified name: "mypkg.train.train_epoch"."""
+        """Returns whether the rule applies to this qualified name, such as "mypkg.train.train_epoch"."""
         return fnmatchcase(name, self.pattern)
 
     def mode(self, argument: str) -> ArgumentMode:
@@ -55,23 +56,23 @@ class _CallRule:
 
     @property
     def module(self) -> str:
-        """The part of the pattern before the last dot: where the callable is found."""
+        """The part of the pattern before the last dot: the module or class that holds the callable."""
         return self.pattern.rpartition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionRule(_CallRule):
-    """Function mode: calls of functions with this name, which may be a glob, run at the acceptor."""
+    """Function mode: calls of functions with this name, which may be a glob, run in the acceptor."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassRule(_CallRule):
-    """Function mode: instances of this class live at the acceptor; its methods are calls."""
+    """Function mode: instances of this class exist in the acceptor, and its methods run there."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleRule:
-    """Module mode: a module behind a stub profile. `profile` is that profile's name; auto: the module's own."""
+    """Module mode: a module with a stub profile. `profile` is a name; auto: the profile with the module's name."""
 
     module: str
     profile: str = "auto"
@@ -83,16 +84,22 @@ Rule: TypeAlias = TorchRule | FunctionRule | ClassRule | ModuleRule
 
 @dataclass(frozen=True, slots=True)
 class CodeRules:
-    """The source that may leave the client. Entries are modules ("mypkg") or folders ("./", relative to the config)."""
+    """The source that may be sent to the acceptor.
+
+    Entries are modules ("mypkg") or folders ("./", relative to the file).
+    """
 
     page: tuple[str, ...] = ("./",)
     never: tuple[str, ...] = ()
-    prefer: Literal["server-installed", "client"] = "server-installed"  # where both sides have a module
+    prefer: Literal["server-installed", "client"] = "server-installed"  # whose copy of a module is used
 
 
 @dataclass(frozen=True, slots=True)
 class FileRules:
-    """The files that the acceptor may read and write here: globs, relative to the config; `cache_bytes` held there."""
+    """The files that the acceptor may read and write here: globs, relative to the file.
+
+    `cache_bytes` is the size of the acceptor's cache.
+    """
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -101,7 +108,7 @@ class FileRules:
 
 @dataclass(frozen=True, slots=True)
 class EnvRules:
-    """The environment variables that the acceptor gets: names or globs. Nothing else crosses."""
+    """The environment variables that are sent to the acceptor: names or globs. No other variable is sent."""
 
     passes: tuple[str, ...] = ()
 
@@ -111,20 +118,20 @@ class EnvRules:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One `remotegpu.yaml`; without arguments the defaults that hold without a file."""
+    """One `remotegpu.yaml`. The default values apply if no file exists."""
 
     source: Path | None = None  # None: no file was found
-    folder: Path = field(default_factory=Path.cwd)  # relative names are relative to this
+    folder: Path = field(default_factory=Path.cwd)  # paths in the file are relative to this folder
     session: SessionRules = SessionRules()
     rules: tuple[Rule, ...] = (TorchRule(),)
     code: CodeRules = CodeRules()
     files: FileRules = FileRules()
     env: EnvRules = EnvRules()
-    trust: Literal["restricted", "full"] = "restricted"  # full: results of the acceptor are unpickled as they come
+    trust: Literal["restricted", "full"] = "restricted"  # full: results are unpickled without restrictions
 
     @property
     def torch(self) -> TorchRule | None:
-        """Merges all torch rules into one; None: tensors stay here."""
+        """All torch rules merged into one; None: tensors stay here."""
         found = [rule for rule in self.rules if isinstance(rule, TorchRule)]
         if not found:
             return None

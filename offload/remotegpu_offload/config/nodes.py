@@ -1,4 +1,4 @@
-"""The content of a file before its schema is applied: texts, lists and mappings with their lines."""
+"""The content of a file before the schema is applied: texts, lists and mappings with their lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 
 class YamlError(ValueError):
-    """The text cannot be read; `line` counts from 1."""
+    """The text is not valid YAML; `line` counts from 1."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
@@ -17,7 +17,7 @@ class YamlError(ValueError):
 
 @dataclass(slots=True, eq=False)
 class Scalar:
-    text: str | None  # None: empty, or null
+    text: str | None  # None: an empty value, or null
     line: int
 
 
@@ -37,12 +37,12 @@ Node: TypeAlias = Scalar | List | Map
 
 
 def from_json(text: str | bytes) -> Node:
-    """Reads JSON, whose lines are not known: each counts as the first. Raises ValueError for what is none."""
+    """Parses JSON. Lines are unknown, so each node has line 1. Raises ValueError."""
     return _of_value(json.loads(text))
 
 
 def from_yaml(text: str | bytes) -> Node | None:
-    """Reads YAML; None where there is nothing in it. Raises YamlError for what is none, ImportError without PyYAML."""
+    """Parses YAML; None for an empty text. Raises YamlError, or ImportError without PyYAML."""
     import yaml  # noqa: PLC0415
 
     try:
@@ -51,7 +51,7 @@ def from_yaml(text: str | bytes) -> Node | None:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or "not text in UTF-8, or nested too deep"
         raise YamlError(reason, mark.line + 1 if mark else 1) from None
-    # By identity, since anchors make graphs of trees, and cycles.
+    # By identity: with anchors, YAML documents are graphs and may have cycles.
     made: dict[int, Node] = {}
 
     def convert(node: Any) -> Node:

@@ -1,6 +1,6 @@
-"""From the nodes of a file to the model, by the model's types. Gathers every problem with its line and its place.
+"""Converts the nodes of a file to the model, by the model's types. Collects every problem with its line and place.
 
-`schema.json` says the same for editors; nothing reads it here, and a test compares the two on mutated files.
+`schema.json` is the same schema for editors. It is not read here; a test compares the two with mutated files.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from remotegpu_offload.config.model import ClassRule, Config, FunctionRule, Modu
 from remotegpu_offload.config.nodes import List, Map, Node, Scalar
 from remotegpu_offload.config.suggest import suggestion
 
-# What the model calls otherwise, because there it has a unit.
+# Keys whose model field has another name, because there the value has a unit.
 IN_MODEL: Final = {
     "fraction": "milli",
     "memory": "memory_bytes",
@@ -32,7 +32,7 @@ RULES: Final[dict[str, Any]] = {
     "class": ClassRule,
     "module": ModuleRule,
 }
-# Of `FORMATS`, by the model's field; other texts may be any.
+# The format of a text, by the model's field. Fields that are missing here accept any text.
 _FORMATS: Final = {
     "milli": "fraction",
     "memory_bytes": "memory",
@@ -54,7 +54,7 @@ _NOT_IN_FILE: Final = ("line", "source", "folder")
 
 @cache
 def keys(model: type, kind: str = "") -> dict[str, Any]:
-    """The keys of a mapping of the file and their types; of a rule with its first key, `kind`."""
+    """Returns the keys of a mapping in the file, with their types. `kind` is the first key of a rule."""
     in_file = {IN_MODEL[key]: key for key in IN_MODEL if key not in RULES} | {"pattern": kind}
     hints = get_type_hints(model)
     names = [field.name for field in fields(model) if field.name not in _NOT_IN_FILE]
@@ -62,14 +62,14 @@ def keys(model: type, kind: str = "") -> dict[str, Any]:
 
 
 class Reader:
-    """Goes by the model, not by the file, so that a hostile file cannot make it long."""
+    """Reads the nodes. It traverses the model and not the file, so that a hostile file cannot make it slow."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self._lines: dict[str, int] = {}  # of values, by place
+        self._lines: dict[str, int] = {}  # of values, by their place
 
     def config(self, root: Node) -> dict[str, Any]:
-        """The arguments of a Config but for its places; of no use where there are problems."""
+        """Returns the arguments of a Config, except its paths. Unusable if there are problems."""
         found = self._mapping(root, "", {"version": Literal[1], **keys(Config)})
         if not isinstance(root, List) and "version" not in found:
             self._fail(root, "", "lacks `version`: add it, as in docs/offload.md")
@@ -87,7 +87,7 @@ class Reader:
         self.problems.append(Problem(node.line, where, message))
 
     def _read(self, node: Node, where: str, name: str, kind: Any) -> Any:
-        """The value for the model's field `name` of this type; None where there is a problem."""
+        """Returns the value for the model's field `name` of this type; None after a problem."""
         if kind == Rule:
             return self._rule(node, where)
         if is_dataclass(kind):
@@ -95,7 +95,7 @@ class Reader:
             return model(**_in_model(self._mapping(node, where, keys(model))))
         if get_origin(kind) is Mapping:
             return self._mapping(node, where, {}, get_args(kind)[1])
-        # `mutates` is a list or a word.
+        # `mutates` is either a list or a word.
         for each in (kind, *get_args(kind)):
             if get_origin(each) is tuple and (each is kind or isinstance(node, List)):
                 return self._list(node, where, name, get_args(each)[0])

@@ -1,5 +1,4 @@
-"""Measures which functions of a program take long, and how large their arguments and results are: candidates for
-rules."""
+"""Measures the time of a program's functions, and the sizes of arguments and results, to find candidates for rules."""
 
 import builtins
 import contextlib
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 from remotegpu_offload.explain.changes import COMPARED, TooLargeError, Watch, written
 
-# Sizes are taken of the first calls and of each call whose number is a power of two.
+# Sizes are measured in the first calls, and in each call whose number is a power of two.
 _SIZED_CALLS: Final = 3
 _DECORATORS: Final = 4
 _DEVICE: Final = f"{Path(__file__).parents[1] / 'torch'}/"
@@ -25,21 +24,21 @@ _ONCE_PER_YIELD: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.C
 
 @dataclass(slots=True)
 class Calls:
-    """All calls of one function. Seconds are inclusive; in a recursion only the outermost call counts."""
+    """All calls of one function. Seconds include called functions; in a recursion only the outermost call counts."""
 
     module: str
     qualname: str
     calls: int = 0
     seconds: float = 0.0
-    argument_bytes: int = 0  # the largest that was seen
+    argument_bytes: int = 0  # of the largest call that was measured
     result_bytes: int = 0
-    obstacle: str = ""  # why it could not run elsewhere, as far as was seen
-    within: dict[str, float] = field(default_factory=dict)  # seconds by the calling function of this table
-    library: bool = False  # not the user's own: called by the user's code
-    mutates: list[str] = field(default_factory=list)  # arguments that it changes; "auto": some without a name
-    caution: str = ""  # why it would do something else elsewhere, as far as was seen
-    globals: dict[str, str] = field(default_factory=dict)  # after the last call that was looked at
-    tensor_seconds: float = 0.0  # of `seconds`, in operations on the tensors that a torch rule moves
+    obstacle: str = ""  # why the function cannot run elsewhere; "" if no reason was found
+    within: dict[str, float] = field(default_factory=dict)  # seconds per calling function of this table
+    library: bool = False  # True for a library's function that the user's code calls
+    mutates: list[str] = field(default_factory=list)  # changed arguments; "auto": some of them have no name
+    caution: str = ""  # why the function might behave differently elsewhere; "" if no reason was found
+    globals: dict[str, str] = field(default_factory=dict)  # states after the last measured call
+    tensor_seconds: float = 0.0  # part of `seconds` in operations on tensors that a torch rule moves
 
     @property
     def name(self) -> str:
@@ -61,15 +60,18 @@ class _Thread(threading.local):
         self.open: list[_Open] = []
         self.busy = False
         self.paused = 0.0
-        # The outermost frame of the remote torch device in which the thread is, and since when.
+        # The outermost frame of the remote torch device that this thread runs, and the time when it began.
         self.device: FrameType | None = None
         self.since = 0.0
         self.tensors = 0.0
 
 
 class Profile:
-    """Counts while it is entered. `is_user` recognises the user's own source files; functions of libraries count where
-    these call them, unless `ignored` is true of their module's name."""
+    """Counts calls while it is entered.
+
+    `is_user` recognises the user's own source files. Functions of libraries count where the user's code calls them,
+    unless `ignored` is true for their module's name.
+    """
 
     def __init__(self, is_user: Callable[[str], bool], ignored: Callable[[str], bool]) -> None:
         self.table: dict[str, Calls] = {}
@@ -88,12 +90,12 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """Seconds in functions of the table: the run without its imports."""
+        """Seconds in functions of the table: the duration of the run without its imports."""
         return sum(calls.within.get("", 0.0) for calls in self.table.values())
 
     @property
     def paused(self) -> float:
-        """Seconds that the measuring itself took, in this thread."""
+        """Seconds that the measuring itself took in this thread."""
         return self._thread.paused
 
     def __exit__(self, *_: object) -> None:
@@ -102,7 +104,7 @@ class Profile:
         builtins.__import__ = self._import
 
     def _importing(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Imports without counting: importing a framework calls a hundred thousand functions."""
+        """Imports without counting, because importing a framework calls a hundred thousand functions."""
         top = name.partition(".")[0]
         if top in sys.modules or sys.getprofile() != self._event or self._is_user_module(top):
             return self._import(name, *arguments, **named)
@@ -122,7 +124,8 @@ class Profile:
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         state = self._thread
         if state.device is not None:
-            # Counting it would take longer than the device itself; the user's functions that it calls do count.
+            # Counting the device's own calls would take longer than the calls. Functions of the user that it calls do
+            # count.
             if frame is state.device and event == "return":
                 state.device = None
                 state.tensors += time.perf_counter() - state.since
@@ -153,7 +156,8 @@ class Profile:
         return found
 
     def _called_by_user(self, frame: FrameType) -> bool:
-        """Whether the user's code calls this function of a library, if need be through its decorators."""
+        """Returns whether the user's code calls this function of a library, directly or through a decorator of the
+        library."""
         caller = frame.f_back
         for _ in range(_DECORATORS):
             if caller is None or self._mine(caller.f_code) or "<locals>" not in caller.f_code.co_qualname:
@@ -164,7 +168,7 @@ class Profile:
     def _called(self, frame: FrameType) -> None:
         state = self._thread
         code = frame.f_code
-        # No rule can name these: "<module>", "<lambda>", "outer.<locals>.inner".
+        # A rule cannot name "<module>", "<lambda>" or "outer.<locals>.inner".
         if state.busy or "<" in code.co_qualname or code.co_flags & _ONCE_PER_YIELD:
             return
         module = frame.f_globals.get("__name__", "")
@@ -173,7 +177,7 @@ class Profile:
             return
         qualname = code.co_qualname
         if "." in qualname and code.co_argcount and code.co_varnames[0] == "self":
-            # The class of the object, not the one of its ancestors that has the method.
+            # Use the class of the object, not the ancestor that defines the method.
             own = type(frame.f_locals["self"])
             module, qualname = own.__module__, f"{own.__qualname__}.{code.co_name}"
         name = f"{module}.{qualname}"
@@ -206,7 +210,7 @@ class Profile:
 
     @contextlib.contextmanager
     def _pause(self) -> Iterator[None]:
-        """Stops the measuring. Pickling calls functions too, and takes time that is not the program's."""
+        """Pauses the measuring: pickling calls functions too, and its time is not the program's."""
         state = self._thread
         began = time.perf_counter()
         state.busy = True
@@ -218,12 +222,12 @@ class Profile:
 
 
 def _looked_at(frame: FrameType, calls: Calls) -> Watch:
-    """Sizes the arguments, and remembers their states."""
+    """Measures the sizes of the arguments, and stores their states."""
     code = frame.f_code
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     values = frame.f_locals
-    # A method's object would live at the acceptor.
+    # The object of a method would be in the acceptor already.
     names = [name for name in code.co_varnames[:count] if not ("." in calls.qualname and name in {"self", "cls"})]
     arguments = {name: values[name] for name in names if name in values}
     found = {name: _written(value, f"its argument {name}", calls) for name, value in arguments.items()}
@@ -231,7 +235,7 @@ def _looked_at(frame: FrameType, calls: Calls) -> Watch:
     if large := [name for name, (size, _) in found.items() if size > COMPARED]:
         calls.caution = calls.caution or f"whether it changes its large argument {large[0]} was not looked at"
     watch = Watch(arguments, {name: state for name, (_, state) in found.items()}, frame)
-    # A function of the script takes its globals along with each call.
+    # For a function of the script, offload sends its globals with each call.
     if calls.module != "__main__":
         calls.caution = calls.caution or watch.since(calls.globals)
     return watch
@@ -240,7 +244,7 @@ def _looked_at(frame: FrameType, calls: Calls) -> Watch:
 def _compare(watch: Watch, code: CodeType, calls: Calls) -> None:
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     for name in watch.changed():
-        # Those of *args and **kwargs have no name that a rule could give.
+        # Arguments in *args and **kwargs have no name that a rule could give.
         known = name if name in named else "auto"
         if known not in calls.mutates:
             calls.mutates.append(known)

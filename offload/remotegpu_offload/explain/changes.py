@@ -1,5 +1,4 @@
-"""Effects of a call besides its result: on its arguments, globals and random numbers. Compares them before and after
-it."""
+"""Finds the effects of a call besides its result: compares arguments, globals and random states before and after."""
 
 import contextlib
 import hashlib
@@ -15,15 +14,15 @@ import cloudpickle
 _LARGEST: Final = 1 << 32
 COMPARED: Final = 256 << 20
 """So many bytes of an argument are compared; a larger argument may change unnoticed."""
-_FUNCTIONS: Final = 64  # whose globals are looked at, from one function on
+_FUNCTIONS: Final = 64  # most functions, from one function on, whose globals are examined
 
 
 class TooLargeError(Exception):
-    """A value is larger than what could be sent."""
+    """A value is too large to be sent."""
 
 
 class _Sum:
-    """A file that only counts and, up to a limit, hashes what is written."""
+    """A file object that counts the written bytes and, up to a limit, hashes them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -36,7 +35,7 @@ class _Sum:
         return size
 
     def mark(self, data: Any) -> None:
-        """Adds data to the hash that does not cross the wire."""
+        """Adds data to the hash that would not be sent."""
         if self.count <= COMPARED:
             self._sum.update(data)
 
@@ -51,7 +50,7 @@ class _Sum:
 
 
 class _Writer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Measures a value without copying buffers and tensors; otherwise a tensor on a device would be fetched for it."""
+    """Pickles a value to measure it. Does not copy buffers and tensors, because a copy would fetch a remote tensor."""
 
     def __init__(self, total: _Sum) -> None:
         super().__init__(total, protocol=5, buffer_callback=lambda found: self._add(found.raw()))
@@ -64,7 +63,7 @@ class _Writer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             self._tensor(torch, value)
-            # Its gradient, and what it was given besides.
+            # Also includes the tensor's gradient and its additional attributes.
             return bytes, (), (value.grad if value.is_leaf else None, vars(value))
         return super().reducer_override(value)
 
@@ -73,17 +72,17 @@ class _Writer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             with contextlib.suppress(RuntimeError, TypeError), torch.no_grad():
                 self._add(memoryview(value.detach().contiguous().view(-1).view(torch.uint8).numpy()))
                 return
-        # A device's contents stay there; what changes them in place counts.
+        # The content of a tensor on a device stays there. Its version counts changes in place.
         self._total.add(value.numel() * value.element_size())
         version = 0 if value.is_inference() else value._version
         self._total.mark(f"{id(value)} {version}".encode())
 
 
 def written(value: object) -> tuple[int, str | None]:
-    """Returns the size of a value on the wire in bytes, and a hash that tells whether it is the same later; None: it is
-    too large.
+    """Returns the size in bytes of a value when sent, and a hash for comparing it later; None as hash if it is too
+    large.
 
-    Raises whatever pickling it raises.
+    Raises the errors of pickling.
     """
     total = _Sum()
     _Writer(total).dump(value)
@@ -91,10 +90,10 @@ def written(value: object) -> tuple[int, str | None]:
 
 
 class Watch:
-    """Watches what a call may change: `arguments`, and the globals that the function that begins in `frame` sees.
+    """Finds the changes of a call: to its `arguments`, and to the globals that the function of `frame` uses.
 
-    `states`: of the arguments, as `written` gave them. `globals`: the states of these globals, before the call or,
-    later, after it.
+    `states` are the arguments' states from `written`. `globals` holds the states of the globals: before the call, and
+    after `outside` those after the call.
     """
 
     def __init__(self, arguments: Mapping[str, Any], states: Mapping[str, str | None], frame: FrameType) -> None:
@@ -106,11 +105,11 @@ class Watch:
         self._random = _random_states()
 
     def changed(self) -> list[str]:
-        """Returns the names of the arguments that have changed."""
+        """Returns the names of the changed arguments."""
         return [name for name, value in self._arguments.items() if _differs(value, self._states.get(name))]
 
     def outside(self) -> str:
-        """Describes the first other change, which no rule brings back; empty if there is none."""
+        """Describes the first other change, which no rule transfers back; "" if there is none."""
         before, self.globals = self.globals, dict(self._outside())
         if changed := _unlike(before, self.globals):
             return f"it changes the global {changed[0]}, and would do so only there"
@@ -120,8 +119,10 @@ class Watch:
         return ""
 
     def since(self, before: Mapping[str, str]) -> str:
-        """Describes the first of the globals in `before` that the program has changed since then: a function elsewhere
-        would not see the change. Empty if there is none."""
+        """Describes the first global of `before` that the program has changed since; "" if there is none.
+
+        A function in the acceptor would not see that change.
+        """
         changed = _unlike(before, {name: state for name, state in self.globals.items() if name in before})
         return f"it reads the global {changed[0]}, which the program changes here" if changed else ""
 
@@ -140,20 +141,22 @@ def _differs(value: Any, before: str | None) -> bool:
     try:
         return before is not None and written(value)[1] != before
     except Exception:
-        # It could be written, and now it cannot.
+        # The value could be pickled before the call, and now it cannot.
         return True
 
 
 def _data(value: Any) -> Any:
-    """Returns the attributes of a class that are not code; any other value as it is."""
+    """Returns the attributes of a class that are not code; any other value unchanged."""
     if isinstance(value, type):
         return {name: held for name, held in vars(value).items() if name[:2] != "__" and not callable(held)}
     return value
 
 
 def _names(code: CodeType, scope: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the globals that may change while a function runs, with the scope of each: those to which it and the
-    functions that it names refer."""
+    """Returns the globals that a function may change, each with its scope.
+
+    These are the globals that the function refers to, and those of the functions that it names.
+    """
     found: dict[str, dict[str, Any]] = {}
     seen: set[CodeType] = set()
     todo = [(code, scope)]
@@ -175,13 +178,13 @@ def _names(code: CodeType, scope: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _same_program(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two modules lie in the same folder."""
+    """Returns whether two modules are in the same folder."""
     folders = [str(each.get("__file__") or "").rpartition("/")[0] for each in (one, other)]
     return folders[0] == folders[1]
 
 
 def _belongs_elsewhere(value: Any, home: str) -> bool:
-    """Whether it is a class or other code that the module has only imported."""
+    """Returns whether the value is a module, builtin or class that this module has only imported."""
     return isinstance(value, types.ModuleType | types.BuiltinFunctionType) or (
         isinstance(value, type) and value.__module__ != home
     )

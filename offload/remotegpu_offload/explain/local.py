@@ -1,4 +1,4 @@
-"""An acceptor of this machine, without appliance and sandbox: it runs nothing but this user's own program."""
+"""An acceptor on this machine, without appliance and sandbox: it runs only this user's own program."""
 
 import socket
 import subprocess
@@ -13,10 +13,10 @@ from remotegpu_offload.client.places import Wish
 
 
 def local_acceptor(wanted: Wish) -> tuple[socket.socket, dict[str, Any]]:
-    """A connector: it has the packages of this program, computes on the CPU, and ends with the connection."""
+    """A connector to a new acceptor with this program's packages, on the CPU. The acceptor ends with the connection."""
     name = wanted.environment or "local"
     ours, theirs = socket.socketpair()
-    # By path, since of ours this interpreter may have nothing but what is loaded already.
+    # By path, because the search path of this interpreter may not have this project's packages.
     folders = [str(Path(each.__file__ or "").resolve().parents[1]) for each in (remotegpu, remotegpu_offload)]
     start = f"import socket, sys; sys.path.extend({folders!r}); from remotegpu_offload.acceptor import session as s; "
     start += f"s.main(socket.socket(fileno={theirs.fileno()}), {name!r}, 'cpu')"

@@ -1,7 +1,7 @@
-"""Runs a script and counts: `remotegpu offload explain` starts this in the user's interpreter.
+"""Runs a script and counts its calls: `remotegpu offload explain` starts this module in the user's interpreter.
 
-The first argument is a file with a request as JSON: "config" as `dump` writes it, its "folder", and "out", where the
-result goes. The others are the script's command line. stdin, stdout and stderr are the script's.
+The first argument is a file with a request as JSON: "config" as `dump` writes it, its "folder", and "out", the file for
+the result. The other arguments are the script's command line. The script has stdin, stdout and stderr.
 """
 
 import importlib.util
@@ -23,12 +23,13 @@ from remotegpu_offload.explain.calls import Calls, Profile
 from remotegpu_offload.explain.suggest import crossing_seconds, pays, served_by_torch, suggest
 from remotegpu_offload.explain.tensors import Tensors
 
-# Their calls are those of the user's functions around them; tensors are counted by themselves.
+# Functions of these packages are not counted: their time counts for the user's functions that call them, and tensors
+# are counted separately.
 _FRAMEWORKS = ("torch", "numpy", "jax", "tensorflow", "importlib", *OURS)
 
 
 def run(script: str, config: Config) -> dict[str, Any]:
-    """Runs the script with `sys.argv`, and returns the counts and its exit code."""
+    """Runs the script with `sys.argv`. Returns the counts and the exit code."""
     is_user = _is_user(script, config)
     profile = Profile(is_user, _is_ignored)
     tensors = Tensors(is_user)
@@ -65,7 +66,7 @@ def _is_ignored(module: str) -> bool:
 
 
 def _code_of(program: Callable[[], object]) -> int:
-    """Runs the program. Returns the exit code that Python itself would give; a traceback is printed as it would be."""
+    """Runs the program. Prints a traceback and returns the exit code, both as Python would."""
     try:
         program()
     except SystemExit as error:

@@ -1,4 +1,4 @@
-"""Suggests rules that would pay, from the counts of calls. Pure."""
+"""Suggests rules that would save time, from the counts of calls. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,31 +6,31 @@ from typing import Final
 
 from remotegpu_offload.explain.calls import Calls
 
-# What a call costs: measured over gRPC on loopback (docs/benchmarks.md), and a network of 10 Gbit/s.
+# The cost of a call, measured over gRPC on loopback (docs/benchmarks.md), and the rate of a 10 Gbit/s network.
 CALL_SECONDS: Final = 0.0006
 BYTES_PER_SECOND: Final = 1.2e9
-# A call must take so many times what sending it takes, and the function so much of the run, to be worth a rule.
+# A rule is worthwhile if a call takes this many times as long as sending it, and the function this share of the run.
 _WORTH: Final = 10
 _SHARE: Final = 0.05
-# A function with so much of the run is the program.
+# A function with this share of the run is the whole program.
 _WHOLE: Final = 0.9
-# With so much of its time in operations on tensors, a function is nothing besides them.
+# A function with this share of its time in tensor operations needs only a torch rule.
 _MOSTLY: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A rule, and why."""
+    """A proposed rule, with its reason."""
 
     key: str  # "function" or "class"
     name: str
     why: str
-    mutates: tuple[str, ...] = ()  # arguments that its calls change; ("auto",): some of them have no name
-    caution: str = ""  # why the program would then do something else
+    mutates: tuple[str, ...] = ()  # changed arguments; ("auto",): some of them have no name
+    caution: str = ""  # why the program might then behave differently
 
     @property
     def rule(self) -> str:
-        """An entry of `offload` in remotegpu.yaml."""
+        """The entry of `offload` in remotegpu.yaml."""
         if not self.mutates:
             return f"{self.key}: {self.name}"
         mutates = "auto" if "auto" in self.mutates else f"[{', '.join(self.mutates)}]"
@@ -38,12 +38,12 @@ class Suggestion:
 
 
 def crossing_seconds(calls: Calls) -> float:
-    """Estimates how many seconds longer one call would take elsewhere."""
+    """Estimates the additional seconds of one call if the function ran in an acceptor."""
     return CALL_SECONDS + (calls.argument_bytes + calls.result_bytes) / BYTES_PER_SECOND
 
 
 def pays(calls: Calls, total: float) -> bool:
-    """Whether the function may run elsewhere, and gains by it if the other side computes faster."""
+    """Returns whether the function can run in an acceptor, and is worth a rule if the acceptor computes faster."""
     seconds = calls.seconds - calls.tensor_seconds
     if calls.obstacle or not calls.calls or seconds < _SHARE * total or served_by_torch(calls):
         return False
@@ -51,13 +51,15 @@ def pays(calls: Calls, total: float) -> bool:
 
 
 def served_by_torch(calls: Calls) -> bool:
-    """Whether its time is that of operations on tensors, which a torch rule moves without it."""
+    """Returns whether most of the function's time is in tensor operations, which a torch rule moves without it."""
     return calls.tensor_seconds > _MOSTLY * calls.seconds
 
 
 def suggest(table: Mapping[str, Calls], total: float) -> list[Suggestion]:
-    """Suggests rules for the outermost functions that pay; not for one that is the whole program, where others inside
-    it pay."""
+    """Suggests rules for the outermost functions that pay.
+
+    A function that is the whole program is left out if functions that it calls pay.
+    """
     paying = {name: calls for name, calls in table.items() if pays(calls, total)}
     inner = {
         name
@@ -74,7 +76,7 @@ def suggest(table: Mapping[str, Calls], total: float) -> list[Suggestion]:
         key = ("class", f"{calls.module}.{holder}") if holder else ("function", name)
         chosen_rules.setdefault(key, [calls])
     for each in table.values():
-        # All methods of a class go there with it.
+        # A class rule moves all methods of the class.
         key = ("class", f"{each.module}.{each.qualname.rpartition('.')[0]}")
         if key in chosen_rules and each not in chosen_rules[key]:
             chosen_rules[key].append(each)
@@ -82,7 +84,7 @@ def suggest(table: Mapping[str, Calls], total: float) -> list[Suggestion]:
 
 
 def _suggestion(key: str, name: str, calls: list[Calls], total: float) -> Suggestion:
-    """Makes the suggestion. The first of `calls` is why it pays."""
+    """Makes the suggestion. The first of `calls` is the one that pays."""
     first = calls[0]
     size = first.argument_bytes + first.result_bytes
     why = (
@@ -95,7 +97,7 @@ def _suggestion(key: str, name: str, calls: list[Calls], total: float) -> Sugges
 
 
 def _inside(table: Mapping[str, Calls], name: str, other: str) -> bool:
-    """Whether `name` is mostly called, directly or not, by `other`."""
+    """Returns whether `name` is mostly called, directly or indirectly, by `other`."""
     seen: set[str] = set()
     current = name
     while current and current not in seen:

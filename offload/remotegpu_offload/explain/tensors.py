@@ -1,4 +1,4 @@
-"""Counts what a torch program sends in torch mode, and which of its lines wait, with an acceptor of this machine."""
+"""Counts the data that a torch program would send in torch mode, and the lines that wait, with a local acceptor."""
 
 import sys
 from collections import Counter
@@ -24,12 +24,12 @@ _WANTS: Final = {
     "rng_get": "asks for the random state",
     "rng_set": "sets the random state",
 }
-# Asked once, at the start.
+# Requests that are sent only once, at the start.
 _ONCE: Final = frozenset(("hello", "properties"))
 
 
 class Tensors:
-    """Armed before the program imports torch; `report` when it has ended."""
+    """Counts the program's torch requests. Call `arm` before the program imports torch, and `report` after its end."""
 
     def __init__(self, is_user: Callable[[str], bool]) -> None:
         self._is_user = is_user
@@ -37,19 +37,19 @@ class Tensors:
         self._session: session.Session | None = None
 
     def arm(self, config: Config) -> None:
-        """Lets the names of the torch rule mean a device that counts, when the program imports torch."""
+        """Makes the device names of the torch rule refer to a counting device, once the program imports torch."""
         rule = config.torch
         assert rule is not None
 
         def imported(_torch: ModuleType) -> None:
-            from remotegpu_offload.torch.script import names  # noqa: PLC0415 - torch is imported by now
+            from remotegpu_offload.torch.script import names  # noqa: PLC0415 (torch is imported by now)
 
             names.arm(rule.devices, lambda: self.open(config))
 
         when_imported("torch", imported)
 
     def open(self, config: Config) -> session.Session:
-        """Opens the session of the program that is explained, with a listener on its connection."""
+        """Opens the session of the measured program, and listens on its connection."""
         opened = session.Session.open(config, connector=local_acceptor)
         session.use(opened)
         self._session = opened
@@ -57,11 +57,11 @@ class Tensors:
         return opened
 
     def report(self) -> dict[str, Any] | None:
-        """Returns counts, for JSON; None where the program never used the device."""
+        """Returns the counts, for JSON; None if the program never used the device."""
         opened = self._session
         if opened is None:
             return None
-        from remotegpu_offload.torch import device  # noqa: PLC0415 - torch is imported by now
+        from remotegpu_offload.torch import device  # noqa: PLC0415 (torch is imported by now)
 
         sent = device.current().stats()
         counters = opened.counters()
@@ -97,7 +97,8 @@ class Tensors:
         peer.request = listening  # type: ignore[method-assign]
 
     def _line(self) -> tuple[str, int]:
-        """Returns the line of the user's own code that waits; backward passes run in threads that have none."""
+        """Returns the line of the user's code that waits; ("", 0) in a backward pass, because torch's threads run
+        it."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             if self._is_user(frame.f_code.co_filename):

@@ -1,4 +1,4 @@
-"""Libraries that take a path in Python and open it in C: they get an open file, or a copy that goes back."""
+"""Adapts libraries that take a path in Python and open it in C: passes an open file, or a copy that is written back."""
 
 import atexit
 import contextlib
@@ -29,7 +29,7 @@ _HDF5_FLAGS: Final = {
 
 
 def install(layer: "Layer") -> None:
-    """Adapts the libraries that are imported already, and those that are imported later."""
+    """Adapts libraries that are already imported, and others when the program imports them."""
     _adapt_imports(layer)
     when_imported("torch", lambda torch: _adapt_torch(torch, layer))
     when_imported("sqlite3", lambda sqlite3: _adapt_sqlite(sqlite3, layer))
@@ -39,7 +39,7 @@ def install(layer: "Layer") -> None:
 
 
 def _adapt_imports(layer: "Layer") -> None:
-    """Covers modules that the program loads from a file by itself: plug-ins, configurations in Python."""
+    """Covers modules that the program loads from a file by path, such as plug-ins and configurations in Python."""
     files: Any = importlib.machinery.SourceFileLoader.__mro__[1]
     read, locate = files.get_data, importlib.util.spec_from_file_location
 
@@ -52,7 +52,7 @@ def _adapt_imports(layer: "Layer") -> None:
 
     @functools.wraps(locate)
     def spec_from_file_location(name: str, location: Any = None, **keywords: Any) -> Any:
-        # It would take the acceptor's current folder.
+        # The original would resolve the path against the acceptor's current folder.
         return locate(name, layer.theirs(location) or location, **keywords)
 
     layer.replace(files, "get_data", get_data)
@@ -76,13 +76,13 @@ def _adapt_torch(torch: ModuleType, layer: "Layer") -> None:
 
 
 def _adapt_sqlite(sqlite3: Any, layer: "Layer") -> None:
-    from remotegpu_offload.files.databases import Databases  # noqa: PLC0415 - for who uses sqlite3
+    from remotegpu_offload.files.databases import Databases  # noqa: PLC0415 (only programs that use sqlite3 need it)
 
     sqlite3.connect = sqlite3.dbapi2.connect = Databases(layer).connect
 
 
 class _Hdf5File(PagedFile):
-    """File through which HDF5 reads and writes. Written data stays in a copy here until it is flushed."""
+    """A file for HDF5. Written data stays in a copy in the acceptor until HDF5 flushes the file."""
 
     def __init__(self, layer: "Layer", path: str, flags: int, shown: str) -> None:
         super().__init__(layer.remote, path, flags)
@@ -91,7 +91,7 @@ class _Hdf5File(PagedFile):
             self.fileno()
 
     def __repr__(self) -> str:
-        # h5py calls the file so.
+        # h5py uses this text as the file's name.
         return self._shown
 
     def flush(self) -> None:
@@ -103,7 +103,7 @@ class _Hdf5File(PagedFile):
 def _adapt_h5py(h5py: Any, layer: "Layer") -> None:
     kind = h5py.File
     begin, end = kind.__init__, kind.close
-    # By `id`: closed ones have no hash.
+    # By `id`, because closed files have no hash.
     ours: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     @functools.wraps(begin)
@@ -136,12 +136,12 @@ def _adapt_h5py(h5py: Any, layer: "Layer") -> None:
             file.close()
 
     kind.__init__, kind.close = opened, closed
-    # As HDF5 itself does when a process ends.
+    # HDF5 also closes its files when a process ends.
     atexit.register(close_all)
 
 
 def _adapt_arrow(fs: Any, layer: "Layer") -> None:
-    """Covers Parquet, ORC and datasets: they ask here which file system a path is on."""
+    """Covers Parquet, ORC and datasets: Arrow calls this function to find the file system of a path."""
     original = fs._resolve_filesystem_and_path
 
     @functools.wraps(original)
@@ -149,7 +149,7 @@ def _adapt_arrow(fs: Any, layer: "Layer") -> None:
         theirs = layer.theirs(path) if filesystem is None else None
         if theirs is None or (isinstance(path, str) and "://" in path):
             return original(path, filesystem, **options)
-        from remotegpu_offload.files.arrow import ClientFiles  # noqa: PLC0415 - imports pyarrow
+        from remotegpu_offload.files.arrow import ClientFiles  # noqa: PLC0415 (imports pyarrow)
 
         return fs.PyFileSystem(ClientFiles()), os.path.normpath(theirs)
 
@@ -157,7 +157,7 @@ def _adapt_arrow(fs: Any, layer: "Layer") -> None:
 
 
 def _adapt_arrow_files(pyarrow: Any, layer: "Layer") -> None:
-    """Covers `pyarrow.OSFile`, by which pandas writes Parquet."""
+    """Covers `pyarrow.OSFile`, with which pandas writes Parquet."""
     original = pyarrow.OSFile
 
     def made(_kind: Any, path: Any, mode: str = "r", *arguments: Any, **keywords: Any) -> Any:

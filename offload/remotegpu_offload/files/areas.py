@@ -1,4 +1,4 @@
-"""Decides, at the acceptor, whether a path belongs to the client or to the acceptor."""
+"""Decides in the acceptor whether a path belongs to the client or to the acceptor."""
 
 import os
 import sys
@@ -14,14 +14,14 @@ _SYSTEM: Final = ("/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/
 
 @dataclass(frozen=True, slots=True)
 class Areas:
-    """Folders of the client, and the acceptor's own. Of two folders around a path the inner one decides."""
+    """Folders of the client and of the acceptor. The innermost folder around a path decides its owner."""
 
     client: Sequence[str]
     own: Sequence[str]
     _cache: dict[str, bool] = field(default_factory=dict, compare=False)
 
     def is_clients(self, path: str) -> bool:
-        """Whether the path is the client's. `path` is absolute and normal."""
+        """Returns whether the path belongs to the client. `path` must be absolute and normalised."""
         folder = path.rpartition("/")[0]
         answer = self._cache.get(folder)
         if answer is None or path in self.client or path in self.own:
@@ -36,7 +36,10 @@ def _longest(path: str, folders: Iterable[str]) -> int:
 
 
 def areas_of(hello: Mapping[str, Any], own: Iterable[str]) -> Areas:
-    """Reads the greeting: the client's are its rules' folders, its packages, its current folder, its main module's."""
+    """Makes the areas from the greeting.
+
+    The client's folders are those of its rules, packages, current folder and main module.
+    """
     files, code = hello.get("files") or {}, hello.get("code") or {}
     theirs = [*files.get("areas", ()), *code.get("folders", ())]
     if code.get("main"):
@@ -45,8 +48,8 @@ def areas_of(hello: Mapping[str, Any], own: Iterable[str]) -> Areas:
 
 
 def own_folders(folder: str) -> list[str]:
-    """Lists folders that stay the acceptor's: the system, its interpreter and its module search path, the session's
-    folder."""
+    """Returns the acceptor's own folders: of the system, of the interpreter with its search path, and of the
+    session."""
     mine = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), folder, *_SYSTEM}
     mine |= {*OWN_FOLDERS, *map(os.path.dirname, OWN_FOLDERS), *sys.path}
     return sorted(path for path in mine if path.startswith("/") and path != "/")

@@ -1,4 +1,4 @@
-"""The client's files as one of Arrow's file systems: through Python, which reaches them."""
+"""An Arrow file system for the client's files, implemented with Python's file functions."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from pyarrow.fs import FileInfo, FileSystemHandler, FileType
 
 
 class ClientFiles(FileSystemHandler):  # type: ignore[misc]
-    """Arrow's access to the client's files, by absolute paths and the functions that the layer has replaced."""
+    """Accesses the client's files for Arrow, by absolute paths, with the functions that the layer has replaced."""
 
     def get_type_name(self) -> str:
         return "remotegpu"

@@ -1,4 +1,7 @@
-"""Copies of the client's files in the session's folder, filled by blocks; the key says whether a copy is still good."""
+"""Copies of the client's files in the session's folder, filled block by block.
+
+A key shows whether a copy is current.
+"""
 
 import os
 import tempfile
@@ -8,14 +11,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 BLOCK: Final = 1 << 20
-# How many blocks a sequential reader is ahead, at most. Grows from one.
+# The largest read-ahead of a sequential reader, in blocks. The read-ahead begins at one block and doubles.
 MOST_AHEAD: Final = 16
 
 Fetch = Callable[[int, int], bytes | bytearray | memoryview]  # offset, count
 
 
 class Copy:
-    """One version of one file. Blocks are fetched when they are read; a sequential reader gets more at a time."""
+    """A copy of one version of a file. Fetches blocks when they are read, and reads ahead for a sequential reader."""
 
     def __init__(self, folder: str, size: int) -> None:
         self.size = size
@@ -33,7 +36,7 @@ class Copy:
         return 0 not in self._blocks
 
     def put(self, offset: int, content: bytes | bytearray | memoryview) -> None:
-        """`offset` is the beginning of a block, and `content` ends at the end of one, or of the file."""
+        """Stores content. `offset` begins a block, and `content` ends at the end of a block or of the file."""
         done = 0
         view = memoryview(content)[: max(0, self.size - offset)]
         while done < len(view):
@@ -42,8 +45,10 @@ class Copy:
         self._blocks[first:last] = b"\1" * (last - first)
 
     def need(self, offset: int, count: int, fetch: Fetch) -> None:
-        """Makes these bytes present. Raises what `fetch` raises, and OSError if the file became shorter in the
-        meantime."""
+        """Fetches the missing blocks of a range.
+
+        Raises the errors of `fetch`, and OSError if the file has become shorter.
+        """
         first, last = offset // BLOCK, min(len(self._blocks), (offset + count + BLOCK - 1) // BLOCK)
         with self._lock:
             missing = self._blocks.find(0, first, last)
@@ -68,7 +73,7 @@ class Copy:
 
 
 class Cache:
-    """The copies, oldest unused first out when they are more than `limit` bytes together."""
+    """All copies of a process. Evicts unused copies, the oldest first, when they exceed `limit` bytes together."""
 
     def __init__(self, folder: str, limit: int) -> None:
         self.folder = folder
@@ -78,14 +83,14 @@ class Cache:
         self._pid = os.getpid()
 
     def known(self, path: str) -> tuple[list[Any], bool] | None:
-        """The key of the copy that is here, and whether all of it is."""
+        """Returns the key of the copy of `path`, and whether the copy is complete; None if there is no copy."""
         self._own()
         with self._lock:
             found = self._copies.get(path)
             return None if found is None else (found[0], found[1].complete)
 
     def take(self, path: str, key: list[Any], size: int) -> Copy:
-        """The copy with this key, a new and empty one if need be; to be given back."""
+        """Returns the copy with this key, a new and empty one if necessary. The caller must call `give_back`."""
         self._own()
         with self._lock:
             found = self._copies.get(path)
@@ -112,7 +117,7 @@ class Cache:
                 self._shrink()
 
     def _own(self) -> None:
-        """After a fork the copies are the parent's; those that are open here stay so."""
+        """Starts an empty cache after a fork: the copies belong to the parent. Open copies stay usable here."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._lock = threading.Lock()

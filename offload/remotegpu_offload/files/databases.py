@@ -1,8 +1,8 @@
-"""SQLite databases of the client, to be read. SQLite opens files itself, so it gets a copy of the whole database.
+"""SQLite databases of the client, read-only. SQLite opens files in C, so it gets a copy of the whole database.
 
-Uncommitted changes of another program at the client are not seen. Nothing is written: a program that writes a database
-runs at the client, or gives its rows to `open` or `h5py`, whose files go back. Not covered: ATTACH, whose names SQLite
-itself opens, and `sqlite3.Connection` that is called directly.
+Uncommitted changes of other programs at the client are not visible. A program that writes a database must run at the
+client, or write other files through `open` or `h5py`. Not covered: ATTACH, whose files SQLite opens itself, and direct
+calls of `sqlite3.Connection`.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ READ_ONLY: Final = (
 
 
 class Databases:
-    """`connect` is `sqlite3.connect` for the paths of one layer."""
+    """Copies of databases. `connect` replaces `sqlite3.connect` for the paths of one layer."""
 
     def __init__(self, layer: "Layer") -> None:
         self._layer = layer
-        # By path: the identity of the client's file, and the copy of it.
+        # By path: the identity of the client's file, and the path of its copy.
         self._copies: dict[str, tuple[tuple[int, ...], str]] = {}
         self._lock = threading.Lock()
 
@@ -47,9 +47,9 @@ class Databases:
         uri: bool = False,
         **more: Any,
     ) -> sqlite3.Connection:
-        """Replaces `sqlite3.connect`; a database of the client is opened read-only.
+        """Replaces `sqlite3.connect`. A database of the client is opened read-only.
 
-        Raises sqlite3.OperationalError if the client's rules or files do not allow it, or there is no such file.
+        Raises sqlite3.OperationalError if the client's rules or files do not allow it, or if the file does not exist.
         """
         more |= {
             "timeout": timeout,
@@ -79,8 +79,10 @@ class Databases:
         return made
 
     def _copy(self, path: str) -> str:
-        """Copies the client's current file, unless the copy is up to date; the copy has the database's name. Raises
-        OSError."""
+        """Returns the path of a current copy of the client's file; copies it if necessary.
+
+        The copy has the database's file name. Raises OSError.
+        """
         status = self._layer.remote.stat(path)
         identity = status.st_ino, status.st_size, status.st_mtime_ns
         if path in self._copies and self._copies[path][0] == identity:
@@ -88,11 +90,12 @@ class Databases:
         folder = tempfile.mkdtemp(dir=self._layer.remote.cache.folder, prefix="database-")
         file = os.path.join(folder, os.path.basename(path))
         for suffix in _COMPANIONS:
-            # A rule for the database alone is enough to read it.
+            # A rule for the database alone is enough to read the database.
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 self._fetch(path + suffix, file + suffix)
         self._fetch(path, file)
-        # SQLite recovers in the copy what a program at the client has committed to its log, or left unfinished.
+        # In the copy, SQLite applies transactions that a program has committed to its log, and rolls back unfinished
+        # ones.
         with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(file)) as connection:
             connection.execute("PRAGMA journal_mode = DELETE").fetchone()
         self._copies[path] = identity, file
@@ -105,7 +108,7 @@ class Databases:
 
 
 def _named(database: Any, uri: bool) -> tuple[Any, list[str]]:
-    """Returns the path, and the parameters of a URI."""
+    """Returns the path and the URI parameters."""
     try:
         name = os.fsdecode(database)
     except TypeError:
@@ -119,7 +122,7 @@ def _named(database: Any, uri: bool) -> tuple[Any, list[str]]:
 
 
 class _Cursor:
-    """Adds a note to the error of a write: why databases of the client are read-only here."""
+    """Adds a note to the error of a write, with the reason why databases of the client are read-only."""
 
     def execute(self, *arguments: Any) -> Any:
         return self._run("execute", *arguments)
@@ -157,5 +160,5 @@ class _Connection:
 
 @cache
 def _derived(mixin: type, base: type) -> type:
-    """Derives a class from `mixin` and `base` that has the name of `base`."""
+    """Returns a class derived from `mixin` and `base` with the name of `base`."""
     return type(base.__name__, (mixin, base), {"__module__": base.__module__, "__qualname__": base.__qualname__})

@@ -1,4 +1,4 @@
-"""Results of `os.scandir` for a folder of the client: entries that know their status already."""
+"""Results of `os.scandir` for a folder of the client. The entries already contain their status."""
 
 import os
 import stat
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Entry:
-    """Counterpart of `os.DirEntry`."""
+    """An entry of a folder of the client, with the interface of `os.DirEntry`."""
 
     __slots__ = ("_find", "_status", "name", "path")
 
@@ -49,7 +49,7 @@ class Entry:
 
 
 class Scan:
-    """Counterpart of the iterator that `os.scandir` returns."""
+    """An iterator over entries, with the interface of the result of `os.scandir`."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = iter(entries)

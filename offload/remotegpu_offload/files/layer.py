@@ -1,14 +1,14 @@
-"""The acceptor's half of file paging: Python's own ways to files reach the client's where a path is the client's.
+"""The acceptor's half of file paging: Python's file functions access the client's files if a path is the client's.
 
-Covered: `open`, `io.open`, `os.open`, `pathlib`, `os.stat` and what rests on it (`os.path`), listing, making, removing,
-renaming, `os.getcwd` and `os.chdir`, `shutil`, `glob`, `np.load`, `np.fromfile`, `np.memmap` (reading), `mmap`, pandas,
-`torch.save`, `torch.load`, and whatever else is written in Python or asks Python for a descriptor; by `adapters.py`
-also `sqlite3`, `h5py`, and Parquet by Arrow.
+Covered: `open`, `io.open`, `os.open`, `pathlib`, `os.stat` and functions based on it (`os.path`), listing, making,
+removing and renaming, `os.getcwd` and `os.chdir`, `shutil`, `glob`, `np.load`, `np.fromfile`, `np.memmap` (reading),
+`mmap`, pandas, `torch.save`, `torch.load`, and other code that is written in Python or asks Python for a descriptor.
+`adapters.py` also covers `sqlite3`, `h5py`, and Parquet by Arrow.
 
-Not covered, because these ask the kernel themselves, and find no such file: other libraries in C that open a path
-(cv2, `torch.load(mmap=True)`), and programs that are started. Descriptors of folders (`dir_fd`), and links do not reach
-the client either. What is written through a memory map after its file was closed arrives when the program next
-looks at a file, or ends.
+Not covered: other libraries in C that open a path (cv2, `torch.load(mmap=True)`), and started programs. They call the
+kernel directly, and the kernel finds no such file. Links and descriptors of folders (`dir_fd`) do not reach the client
+either. Data that is written through a memory map after its file was closed is sent when the program next accesses a
+file, or ends.
 """
 
 import builtins
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from remotegpu_offload.acceptor.session import AcceptorSession
 
 _DEFAULT_CACHE: Final = 4 << 30
-# Modules in which `open` and its like mean the real ones.
+# Modules that keep the real `open` and `os` functions.
 _NOT_PATCHED: Final = ("os", "posix", "io", "_io", "_pyio", "builtins", "importlib", "zipimport", *OURS)
 
 
 class Layer:
-    """Replaces functions of `os`, `io` and `builtins` in this process. `real` has the ones that were there before."""
+    """Replaces functions of `os`, `io` and `builtins` in this process. `real` holds the original functions."""
 
     def __init__(self, remote: RemoteFiles, areas: Areas, cwd: str | None) -> None:
         self.remote = remote
@@ -54,10 +54,10 @@ class Layer:
         self._replaced: list[tuple[Any, str, Any]] = []
         self._opened: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    # --- which path is whose ---
+    # --- owners of paths ---
 
     def theirs(self, path: Any) -> str | None:
-        """Returns the absolute path at the client; None if the path (or descriptor) is the acceptor's own."""
+        """Returns the absolute path at the client; None if the path belongs to the acceptor, or is a descriptor."""
         if isinstance(path, int) or path is None:
             return None
         try:
@@ -85,14 +85,14 @@ class Layer:
         closefd: bool = True,
         opener: Callable[[str, int], int] | None = None,
     ) -> Any:
-        """Replaces `io.open`."""
+        """Replaces `io.open`: opens a file of the client if the path is the client's."""
         path = self.theirs(file)
         known = self._descriptors.get(file) if isinstance(file, int) else None
         if (path is None and known is None) or not isinstance(mode, str):
             return self.real["open"](file, mode, buffering, encoding, errors, newline, closefd, opener)
         flags = flags_of(mode)
         if opener is not None and path is not None:
-            # `tempfile` opens a folder in this way, and what it gets is another file.
+            # `tempfile` opens a folder with an opener that returns a descriptor of another file.
             descriptor = opener(file, flags | os.O_CLOEXEC)
             path, known = None, self._descriptors.get(descriptor)
             if known is None:
@@ -117,13 +117,14 @@ class Layer:
         return opened
 
     def flush(self) -> None:
-        """Sends what the program has written to the client, also for files that it has not closed."""
+        """Sends the program's written data to the client, also for files that are still open."""
         for file in list(self._opened):
             with contextlib.suppress(OSError, ValueError):
                 file.flush()
 
     def os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        """Replaces `os.open`: the descriptor is that of a copy, which goes to the client when it is closed."""
+        """Replaces `os.open`: returns the descriptor of a copy, which is sent to the client when the program closes
+        it."""
         theirs = self.theirs(path) if dir_fd is None else None
         if theirs is None:
             return int(self.real["os.open"](path, flags, mode, dir_fd=dir_fd))
@@ -211,12 +212,12 @@ class Layer:
     # --- changes ---
 
     def changer(self, name: str, op: str, *fields: str) -> Callable[..., None]:
-        """Returns a function of `os` that changes what is at one path."""
+        """Returns a replacement for a function of `os` that changes one path."""
 
         def change(path: Any, *values: Any, dir_fd: int | None = None, **more: Any) -> None:
             theirs = self.theirs(path) if dir_fd is None else None
             if theirs is None:
-                # Not all of these know `dir_fd`.
+                # Some of these functions do not take `dir_fd`.
                 given = more if dir_fd is None else more | {"dir_fd": dir_fd}
                 self.real[name](path, *values, **given)
                 return
@@ -243,7 +244,7 @@ class Layer:
             if (source is None and target is None) or src_dir_fd is not None or dst_dir_fd is not None:
                 self.real[name](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
             elif source is None or target is None:
-                # As between two file systems: `shutil.move` then copies.
+                # The same error as between two file systems: `shutil.move` then copies the file.
                 raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), src, None, dst)
             else:
                 self.remote.ask("rename", source, to=target)
@@ -272,7 +273,7 @@ class Layer:
         with PagedFile(self.remote, theirs, os.O_WRONLY) as file:
             file.truncate(length)
 
-    # --- in and out ---
+    # --- installation ---
 
     def install(self) -> None:
         replacements: dict[str, Any] = {
@@ -313,7 +314,7 @@ class Layer:
         for module in (io, builtins):
             self.replace(module, "open", self.open)
         self.replace(io, "open_code", lambda path: self.open(path, "rb"))
-        # It would ask for descriptors of folders.
+        # With descriptors, `shutil` would need those of folders.
         self.replace(shutil, "_use_fd_functions", False)
         self._replace_copies(by_identity)
         adapters.install(self)
@@ -324,12 +325,12 @@ class Layer:
         self._replaced.clear()
 
     def replace(self, module: Any, name: str, replacement: Any) -> None:
-        """Replaces an attribute until `remove`."""
+        """Replaces an attribute until `remove` is called."""
         self._replaced.append((module, name, getattr(module, name)))
         setattr(module, name, replacement)
 
     def _replace_copies(self, replacements: Mapping[int, Any]) -> None:
-        """Replaces the copies in modules that did `from os import stat` earlier."""
+        """Replaces the copies in modules that have already executed `from os import stat`."""
         for name, module in list(sys.modules.items()):
             if module is None or name.partition(".")[0] in _NOT_PATCHED or name.startswith("importlib"):
                 continue
@@ -340,18 +341,18 @@ class Layer:
             for key, value in own:
                 if id(value) in replacements and callable(value):
                     self.replace(module, key, replacements[id(value)])
-        # The function that removes a NamedTemporaryFile, even when modules are gone.
+        # This class removes a NamedTemporaryFile, even when modules are unloaded.
         for function in vars(tempfile._TemporaryFileCloser).values():  # type: ignore[attr-defined]
             if defaults := getattr(function, "__defaults__", None):
                 self.replace(function, "__defaults__", tuple(replacements.get(id(each), each) for each in defaults))
-        # NumPy's readers of text open files by these.
+        # NumPy's text readers open files with these functions.
         openers = getattr(sys.modules.get("numpy.lib._datasource"), "_file_openers", None)
         if openers is not None:
             self.replace(openers, "_file_openers", {**openers._file_openers, None: self.open})
 
 
 def layer(finder: Finder, hello: Mapping[str, Any], folder: str) -> Layer:
-    """Returns the layer by which a process of the session opens the client's files; not installed yet."""
+    """Returns the layer with which a process of the session opens the client's files. The caller must install it."""
     files = hello.get("files") or {}
     cache = os.path.join(folder, f"files-{os.getpid()}")
     os.makedirs(cache, exist_ok=True)
@@ -360,7 +361,7 @@ def layer(finder: Finder, hello: Mapping[str, Any], folder: str) -> Layer:
 
 
 def attach(session: "AcceptorSession") -> None:
-    """Begins to serve the client's files to the program."""
+    """Starts to serve the client's files to the program."""
     finder = session.loaded[Service.CODE]
     assert isinstance(finder, Finder)
     made = layer(finder, session.hello, str(session.folder))

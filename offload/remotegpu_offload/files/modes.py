@@ -1,4 +1,4 @@
-"""Modes of `open`: flags for the file below, and the layers above it. Pure but for `Descriptor`."""
+"""Modes of `open`: the flags for the file, and the buffers above it. Pure except for `Descriptor`."""
 
 import io
 import os
@@ -51,7 +51,7 @@ class Descriptor(io.RawIOBase):
 
 
 def flags_of(mode: str) -> int:
-    """Returns the flags for a mode of `open`. Raises ValueError with the words of `io.open`."""
+    """Returns the flags for a mode of `open`. Raises ValueError with the messages of `io.open`."""
     kinds = [letter for letter in mode if letter in "rwxa"]
     if set(mode) - set("rwxab+t") or len(set(mode)) != len(mode):
         raise ValueError(f"invalid mode: {mode!r}")

@@ -1,8 +1,8 @@
-"""Opens what a stranger named, without being led elsewhere between the check and the opening.
+"""Opens paths from an untrusted peer, safe against changes between the check and the opening.
 
-A name is resolved first, and the result is judged by the rules. Then the folder is opened, and the kernel is asked
-where that folder really is: a folder or link that was exchanged in the meantime is noticed. Everything after that is
-relative to the open folder and follows no link.
+A path is first resolved, and the rules decide about the result. Then the folder is opened, and the kernel reports the
+real path of the open folder. This detects a folder or link that was replaced in the meantime. All further steps are
+relative to the open folder and follow no link.
 """
 
 import contextlib
@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 
 
 class MovedError(PermissionError):
-    """The path led elsewhere when it was opened than when it was checked."""
+    """The path led to another file when it was opened than when it was checked."""
 
 
 @contextlib.contextmanager
 def folder_of(real: str) -> Iterator[tuple[int, str]]:
-    """The open folder of a resolved path, and the name in it. Raises OSError as the file system does, MovedError."""
+    """Opens the folder of a resolved path. Yields its descriptor, and the name in it.
+
+    Raises the OSError of the file system, or MovedError.
+    """
     head, _, name = real.rpartition("/")
     head = head or "/"
     folder = os.open(head, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -35,9 +38,12 @@ def folder_of(real: str) -> Iterator[tuple[int, str]]:
 
 
 def open_regular(real: str, flags: int, mode: int = 0o666) -> int:
-    """A regular file by its resolved path; links, devices, pipes and sockets are refused. The caller closes it."""
+    """Opens a regular file by its resolved path. The caller closes the descriptor.
+
+    Raises OSError, also for links, devices, pipes and sockets.
+    """
     with folder_of(real) as (folder, name):
-        # A pipe without a partner would hold us up, a terminal could become ours.
+        # Without these flags, a pipe without a writer would block, and a terminal could become this process's.
         opened = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode, dir_fd=folder)
         kind = os.fstat(opened).st_mode
         if not stat.S_ISREG(kind):
@@ -49,7 +55,7 @@ def open_regular(real: str, flags: int, mode: int = 0o666) -> int:
 
 
 def read_regular(real: str, limit: int) -> bytes:
-    """The content of a regular file of at most `limit` bytes. Raises OSError (EFBIG if it is larger)."""
+    """Returns the content of a regular file of at most `limit` bytes. Raises OSError (EFBIG if the file is larger)."""
     with os.fdopen(open_regular(real, os.O_RDONLY), "rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -58,6 +64,6 @@ def read_regular(real: str, limit: int) -> bytes:
 
 
 def resolve(path: str, allowed: Callable[[str], bool]) -> str | None:
-    """The real path, if the rules allow it; None if not. The path itself need not exist."""
+    """Returns the real path if the rules allow it, else None. The path need not exist."""
     real = os.path.realpath(path)
     return real if allowed(real) else None

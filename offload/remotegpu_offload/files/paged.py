@@ -1,4 +1,4 @@
-"""Open files of the client, as the raw files below Python's buffered ones."""
+"""Open files of the client, as the raw files below Python's buffered files."""
 
 import fcntl
 import io
@@ -11,16 +11,17 @@ from remotegpu_offload.files.remote import RemoteFiles, Written
 
 READ_BUFFER: Final = 1 << 20
 WRITE_BUFFER: Final = 64 << 10
-# So that the client writes while the rest is on its way.
+# The client writes each piece while the next one is sent.
 _WRITE_PIECE: Final = 4 << 20
 
 
 class PagedFile(io.RawIOBase):
-    """One open file. Reads are served from a copy in the session's folder, writes leave at once and in order.
+    """One open file. Reads are served from a copy in the session's folder; writes are sent at once and in order.
 
-    A program that asks for the descriptor gets one of a complete copy in the session's folder. From then on the
-    descriptor is the file; what was written by it, rather than by us, goes to the client when the file is closed.
-    Raises OSError from any method as a local file would; errors of writes come at the latest with `close`.
+    If the program asks for the descriptor, it gets one of a complete copy in the session's folder, and all further
+    reads and writes use that copy. Data that the program writes through the descriptor is sent to the client when the
+    file is closed. Every method raises OSError as for a local file; errors of writes are raised by `close` at the
+    latest.
     """
 
     def __init__(self, remote: RemoteFiles, path: str, flags: int, mode: int = 0o666) -> None:
@@ -111,7 +112,7 @@ class PagedFile(io.RawIOBase):
             self._position = self._size
         self._remote.counters["bytes_written"] += len(view)
         for at in range(0, len(view), _WRITE_PIECE):
-            # The writer may reuse the buffer at once.
+            # Copied, because the writer may reuse the buffer at once.
             piece = bytes(view[at : at + _WRITE_PIECE])
             self._remote.tell("write", [piece], handle=self._handle, offset=self._position)
             self._position += len(piece)
@@ -198,7 +199,7 @@ class PagedFile(io.RawIOBase):
         os.preadv(self._copy.fd, [view], offset)
 
     def _fetch(self, offset: int, count: int) -> memoryview:
-        """From the client; at most 16 MiB a request."""
+        """Reads a range from the client, at most 16 MiB per request."""
         content = self._remote.ask("read", handle=self._handle, offset=offset, count=count).buffers[0]
         self._remote.counters["bytes_read"] += len(content)
         return memoryview(content)

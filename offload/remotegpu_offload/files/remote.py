@@ -1,4 +1,4 @@
-"""The acceptor's questions to the client's file server, with its errors as the file system's."""
+"""The acceptor's requests to the client's file server. Errors of the client become OSError."""
 
 import hashlib
 import json
@@ -13,17 +13,17 @@ from remotegpu_offload.wire.frames import Buffer, Message, Service
 
 
 class RemoteFiles:
-    """`counters`: requests by operation (each a round trip), and bytes both ways."""
+    """Sends requests about files to the client. `counters`: requests by operation (each a round trip), and bytes."""
 
     def __init__(self, link: Link, cache: Cache) -> None:
         self.cache = cache
         self.counters: Counter[str] = Counter()
-        # Files that were closed while the program had them mapped writable.
+        # Closed files that the program has still mapped writable.
         self.mapped: list[Written] = []
         self._link = link
 
     def ask(self, op: str, path: str = "", **more: Any) -> Message:
-        """Raises OSError as the client's file system or rules say, with `path` in it."""
+        """Sends a request and returns the answer. Raises the client's OSError, with `path` in it."""
         if self.mapped and op in ("open", "stat", "list"):
             self.sync()
         self.counters[op] += 1
@@ -39,11 +39,14 @@ class RemoteFiles:
         return reply
 
     def tell(self, op: str, buffers: Sequence[Buffer] = (), **more: Any) -> None:
-        """Sends a change, without an answer; its error is reported when the file is closed."""
+        """Sends a change without waiting for an answer. An error is reported when the file is closed."""
         self._link.notify(Service.FILES, {"op": op, **more}, buffers)
 
     def sync(self) -> None:
-        """Send what was written through memory maps since, and let go of those that are gone. Raises OSError."""
+        """Sends data that was written through memory maps, and closes files that are no longer mapped.
+
+        Raises OSError.
+        """
         written, self.mapped = self.mapped, []
         for file in written:
             file.write_back()
@@ -57,13 +60,13 @@ class RemoteFiles:
         return stat_result(self.ask("stat", path, follow=follow).header["stat"])
 
     def list(self, path: str) -> list[tuple[str, os.stat_result]]:
-        """The entries with their own status, links not followed."""
+        """Returns the entries of a folder, each with its status; links are not followed."""
         content = bytes(self.ask("list", path).buffers[0])
         return [(name, stat_result(status)) for name, status in json.loads(content)]
 
 
 class Written:
-    """The descriptor that a program got of a file it writes, and what the client has of its content."""
+    """The descriptor of a written file that a program asked for, and digests of the content that the client has."""
 
     def __init__(self, remote: RemoteFiles, handle: int, fd: int) -> None:
         self.remote = remote
@@ -73,20 +76,20 @@ class Written:
         self._digests: list[bytes] = []
 
     def known(self, content: Buffer) -> None:
-        """The client has this next block."""
+        """Records that the client has this content as the next block."""
         self._digests.append(_digest(content))
         self.size += len(content)
 
     def show(self, content: Buffer, offset: int) -> None:
-        """Send what has just been written, for a process that opens the file before it is closed.
+        """Sends newly written data at once, for other processes that open the file before it is closed.
 
-        `write_back` sends those blocks once more: something else in them may have been written by the descriptor.
+        `write_back` sends these blocks again, because they may contain data that was written through the descriptor.
         """
         self.remote.tell("write", [content], handle=self.handle, offset=offset)
         self.size = max(self.size, offset + len(content))
 
     def write_back(self) -> None:
-        """Send what the client lacks."""
+        """Sends the blocks that the client lacks."""
         size = os.fstat(self.fd).st_size
         for number, offset in enumerate(range(0, size, BLOCK)):
             content = os.pread(self.fd, BLOCK, offset)
@@ -102,14 +105,14 @@ class Written:
             self.size = size
 
     def is_mapped(self) -> bool:
-        """Whether this process has the file in its memory."""
+        """Returns whether this process has the file mapped."""
         status = os.fstat(self.fd)
         wanted = (f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino))
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             return any(tuple(line.split(maxsplit=5)[3:5]) == wanted for line in maps)
 
     def close(self) -> None:
-        """Raises OSError for what went wrong since the last time."""
+        """Closes the file. Raises OSError for a failed write since the last report."""
         os.close(self.fd)
         self.remote.ask("close", handle=self.handle)
 

@@ -1,5 +1,4 @@
-"""Rules for the client's files that may be read and written. Pure, but for resolving the rules' own folders at the
-start."""
+"""The rules for the client's files that may be read and written. Pure, except for resolving the rules' own folders."""
 
 import os
 import re
@@ -13,28 +12,28 @@ LONGEST_PATH: Final = 4096
 
 
 class PathError(ValueError):
-    """A path that cannot be used: empty, too long, with a NUL, or not absolute. The message says which."""
+    """A path is invalid: empty, too long, not absolute, or with a NUL byte. The message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A glob as the configuration has it, against real paths.
+    """A glob of the configuration, which matches real paths.
 
-    `*`, `?` and `[...]` match within one name, `**` any number of folders. As in shells, wildcards match no name that
-    begins with a dot (but see `hidden`). A pattern without wildcards, or one that ends in "/", means that file, or that
-    folder with all in it.
+    `*`, `?` and `[...]` match within one name, `**` matches any number of folders. As in shells, wildcards match no
+    name that begins with a dot (see `hidden` for the exception). A pattern without wildcards, or one that ends in "/",
+    matches that file, or that folder with all its content.
     """
 
-    text: str  # as it was written, for people
-    root: str  # the real path of what precedes the first wildcard
-    names: tuple[str, ...]  # the rest, one entry a folder level
+    text: str  # the original text, for messages
+    root: str  # the real path of the part before the first wildcard
+    names: tuple[str, ...]  # the other parts, one for each folder level
 
     def matches(self, real: str) -> bool:
         rest = below(real, self.root)
         return rest is not None and _match(rest, self.names)
 
     def leads_to(self, real: str) -> bool:
-        """Whether it is a folder on the way to what may match."""
+        """Returns whether the path is a folder that may contain a match."""
         return below(self.root, real) is not None
 
 
@@ -57,14 +56,15 @@ class Rules:
     write: Sequence[Pattern] = ()
 
     def may_read(self, real: str) -> bool:
-        # What may be written may be read back: programs check what they made.
+        # Programs read the files that they have written.
         return any(entry.matches(real) for entry in (*self.read, *self.write))
 
     def may_write(self, real: str) -> bool:
         return any(entry.matches(real) for entry in self.write)
 
     def may_look(self, real: str) -> bool:
-        """Whether the acceptor may learn its size and times: for what may be read, and for the folders around it."""
+        """Returns whether the acceptor may read size and times: of readable files, and of folders on the way to
+        them."""
         return self.may_read(real) or any(entry.leads_to(real) for entry in (*self.read, *self.write))
 
     @property
@@ -77,7 +77,7 @@ def rules(read: Iterable[str], write: Iterable[str], base: str) -> Rules:
 
 
 def checked(path: object) -> str:
-    """Checks a path that a stranger sent, and returns it. Raises PathError."""
+    """Checks a path from an untrusted peer, and returns it. Raises PathError."""
     if not isinstance(path, str) or not path or len(path.encode("utf-8", "surrogateescape")) > LONGEST_PATH:
         raise PathError(f"not a path of 1 to {LONGEST_PATH} bytes")
     if "\0" in path:
@@ -88,7 +88,7 @@ def checked(path: object) -> str:
 
 
 def below(path: str, folder: str) -> list[str] | None:
-    """Returns the names that lead from the folder to the path; None if it does not lie there."""
+    """Returns the names that lead from the folder to the path; None if the path is not below the folder."""
     if path == folder:
         return []
     prefix = folder if folder.endswith("/") else folder + "/"
@@ -96,8 +96,11 @@ def below(path: str, folder: str) -> list[str] | None:
 
 
 def hidden(name: str) -> bool:
-    """Whether globs skip the name. Not the folders with two dots in which the files of a ConfigMap really lie: there
-    `steps.py` is a link to `..2026_11_22_10_00_00.1/steps.py`."""
+    """Returns whether globs skip the name.
+
+    Names that begin with two dots are not hidden: a ConfigMap keeps its files in such folders, where `steps.py` is a
+    link to `..2026_11_22_10_00_00.1/steps.py`.
+    """
     return name.startswith(".") and not name.startswith("..")
 
 

@@ -1,4 +1,4 @@
-"""The client's half of file paging: opens, reads, writes and lists what the configuration allows, and nothing else."""
+"""The client's half of file paging: opens, reads, writes and lists only files that the configuration allows."""
 
 import contextlib
 import errno
@@ -22,7 +22,7 @@ LARGEST_READ: Final = 16 * BLOCK
 MOST_HANDLES: Final = 4096
 MOST_REFUSED: Final = 100
 _OPEN_FLAGS: Final = os.O_ACCMODE | os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_APPEND
-# Bits that no file gets: the sticky bit, and other users' programs.
+# The allowed mode bits: the acceptor may not set the set-user-id, set-group-id and sticky bits.
 _MODES: Final = 0o777
 
 Reader = Callable[[str], bool]
@@ -30,7 +30,7 @@ Reader = Callable[[str], bool]
 
 @dataclass(slots=True)
 class _Open:
-    """A file that the acceptor has open; the first error of a write is reported when it closes."""
+    """A file that the acceptor has open. The first error of a write is reported when the file is closed."""
 
     fd: int
     peer: Peer | None
@@ -39,11 +39,10 @@ class _Open:
 
 
 class FileServer:
-    """Serves one session's acceptors, within the rules and what `also` allows of real paths (served packages).
+    """Serves one session's acceptors, within the rules and for real paths that `also` allows (served packages).
 
-    `cwd` is what relative names there start from; `cache_bytes` is what the acceptor may keep of files at a time.
-
-    `counters`: requests by operation, `bytes_read`, `bytes_written`, `refused`; `refused` has the first refused paths.
+    `cwd` is the folder of relative paths. `cache_bytes` is the size of the acceptor's cache. `counters`: requests by
+    operation, `bytes_read`, `bytes_written`, `refused`. `refused` holds the first refused paths.
     """
 
     def __init__(
@@ -75,13 +74,13 @@ class FileServer:
         }
 
     def attach(self, peer: Peer) -> None:
-        """Serves this acceptor from now on. Files that it leaves open are closed when it is gone."""
+        """Serves this acceptor from now on. When the connection ends, files that are still open are closed."""
         self._close_left()
         peer.serve(Service.FILES, lambda request: self.answer(request, peer))
         peer.on_lost.append(lambda _reason: self._close_left())
 
     def hello(self) -> dict[str, Any]:
-        """Returns its part of the greeting: which folders are the client's."""
+        """Returns this service's part of the greeting: the folders that belong to the client."""
         areas = sorted({*self.rules.roots, os.path.realpath(self.cwd), self.cwd})
         return {"areas": areas, "cwd": self.cwd, "cache": self.cache_bytes}
 
@@ -94,7 +93,7 @@ class FileServer:
                 os.close(file.fd)
 
     def answer(self, request: Request, peer: Peer | None = None) -> Message | None:
-        """Handles one request or notice. An error of a file is an answer: `error`, number and reason."""
+        """Handles one request or notice. An error of a file becomes an answer: `error` with number and reason."""
         header = request.header
         name = str(header.get("op"))
         if name in ("write", "truncate"):
@@ -111,7 +110,7 @@ class FileServer:
         except (PathError, UnicodeError) as error:
             return Message({"error": [errno.EINVAL, str(error)]})
 
-    # --- what is allowed ---
+    # --- permissions ---
 
     def may_read(self, real: str) -> bool:
         return self.rules.may_read(real) or self._also(real)
@@ -120,13 +119,15 @@ class FileServer:
         return self.rules.may_look(real) or self._also(real) or real == os.path.realpath(self.cwd)
 
     def _file(self, path: object, allowed: Reader, rule: str = "read") -> str:
-        """Returns the real path of a file, all links followed. Raises PermissionError with the rule that does not allow
-        it."""
+        """Returns the real path of a file, with all links resolved.
+
+        Raises PermissionError that names the deciding rule.
+        """
         real = os.path.realpath(checked(path))
         return self._judged(str(path), real, allowed, rule)
 
     def _entry(self, path: object, allowed: Reader, rule: str = "write") -> str:
-        """Returns the same for an entry of a folder: if it is a link, the link itself is meant."""
+        """Returns the real path of a folder's entry; a link as entry is not followed. Raises PermissionError."""
         head, _, name = checked(path).rstrip("/").rpartition("/")
         if name in ("", ".", ".."):
             raise PathError(f"{path!r} names no entry of a folder")
@@ -147,7 +148,7 @@ class FileServer:
     # --- open files ---
 
     def _open_file(self, header: dict[str, Any], peer: Peer | None = None) -> Message:
-        """Opens a file, and sends the first block along; a file that ends there needs no handle."""
+        """Opens a file, and sends the first block with the answer. A file of one block needs no handle."""
         flags = int(header["flags"]) & _OPEN_FLAGS
         writes = flags & os.O_ACCMODE != os.O_RDONLY or flags & (os.O_CREAT | os.O_TRUNC)
         if writes:
@@ -315,7 +316,7 @@ class FileServer:
 
 
 def status_of(status: os.stat_result) -> list[int]:
-    """Returns the fields of a stat_result that cross the wire: ten as in `os.stat_result`, times in nanoseconds."""
+    """Returns the fields of a stat_result that are sent: ten as in `os.stat_result`, times in nanoseconds."""
     return [
         status.st_mode,
         status.st_ino,
@@ -331,13 +332,13 @@ def status_of(status: os.stat_result) -> list[int]:
 
 
 def key_of(real: str, status: os.stat_result) -> list[Any]:
-    """Returns the key of a cached copy: if it is the same, so is the content."""
+    """Returns the key of a cached copy. Equal keys mean equal content."""
     return [real, status.st_ino, status.st_size, status.st_mtime_ns]
 
 
 def _open_for(real: str, flags: int, mode: int) -> int:
     if flags & os.O_ACCMODE == os.O_WRONLY:
-        # So that what was written can be read back if the program wants a descriptor.
+        # Opened for reading too, because the program may ask for a descriptor and read its written data.
         with contextlib.suppress(PermissionError):
             return open_regular(real, flags & ~os.O_ACCMODE | os.O_RDWR, mode)
     return open_regular(real, flags, mode)

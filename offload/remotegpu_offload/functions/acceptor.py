@@ -1,4 +1,4 @@
-"""The acceptor's part of functions and classes: it makes the calls that the client requests."""
+"""The acceptor's half of function mode: makes the calls that the client requests."""
 
 import importlib
 import logging
@@ -23,7 +23,7 @@ _MOST_WARNINGS = 100
 
 
 class Calls:
-    """Executes the client's calls. The client may call anything: the process is its own."""
+    """Executes the client's calls. The client may call any function, because this process serves only that client."""
 
     def __init__(self, session: "AcceptorSession") -> None:
         self._loaded = session.loaded
@@ -34,7 +34,7 @@ class Calls:
         self.link.explain = self._explain
         self.codec.proxies.update(proxies.by_kind(self.link))
         self._warnings = _Warnings()
-        # Functions that came by value, by the client's numbers, for as long as they do not change at the client.
+        # Functions that were sent by value, by the client's numbers. The client reports which of them are outdated.
         self._functions: dict[int, Any] = {}
 
     def _perform(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
@@ -56,7 +56,7 @@ class Calls:
                 self._warnings.found = []
                 value, more = self._call(header, payload)
                 if Service.FILES in self._loaded:
-                    # Written by the call through memory maps.
+                    # Sends data that the call wrote through memory maps.
                     self._loaded[Service.FILES].remote.sync()
                 if self._warnings.found:
                     more["warned"] = self._warnings.found
@@ -67,7 +67,7 @@ class Calls:
             explain(error, self._loaded[Service.CODE])
 
     def forget_functions(self) -> None:
-        """Drops the functions that came by value; the client sends them again."""
+        """Drops the functions that were sent by value. The client sends them again."""
         self._functions.clear()
 
     def _pull(self, header: dict[str, Any]) -> tuple[Message, dict[str, Any]]:
@@ -135,27 +135,26 @@ class Calls:
             self.codec.exports.release((ident, 1) for ident in writer.sent)
 
     def _levels(self, levels: dict[str, int]) -> None:
-        """Sets the levels of the program's own loggers, which decide; only records that they would take are made
-        here."""
+        """Sets the levels of the program's own loggers, so that only records that they accept are created here."""
         for name, level in levels.items():
             logging.getLogger(name or None).setLevel(level)
 
     def warned(self, message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
-        """Replaces `warnings.showwarning`: the program's own filters decide, when the call is over."""
+        """Replaces `warnings.showwarning`: collects warnings, which the program's own filters handle after the call."""
         told = self._warnings.found
         if len(told) < _MOST_WARNINGS:
             told.append([str(message), category.__module__, category.__qualname__, filename, lineno])
 
 
 class _Warnings(threading.local):
-    """The warnings of one thread's call."""
+    """The warnings of the current call, for each thread."""
 
     def __init__(self) -> None:
         self.found: list[list[Any]] = []
 
 
 class _Stays:
-    """Wraps a result that stays here."""
+    """Wraps a result that stays in the acceptor and is sent as a handle."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -173,7 +172,7 @@ register(
 
 
 class _Kept:
-    """Wraps a container that stays here, of which the client gets a copy that changes it."""
+    """Wraps a container that stays in the acceptor. The client gets a copy whose changes are made here too."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -183,7 +182,7 @@ register(_Kept, lambda writer, kept: writer.export(kept.value, type(kept.value).
 
 
 class _Records(logging.Handler):
-    """Sends what is logged here to the program's own loggers."""
+    """Sends records that are logged here to the program's own loggers."""
 
     def __init__(self, link: Link) -> None:
         super().__init__()
@@ -203,7 +202,7 @@ class _Records(logging.Handler):
 
 
 def find(module: str, name: str) -> Any:
-    """Returns the object with this name in this process.
+    """Returns the object with this name in this process. Imports its module if necessary.
 
     Raises ImportError, AttributeError.
     """
@@ -214,12 +213,12 @@ def find(module: str, name: str) -> Any:
 
 
 def attribute(instance: Any, name: str) -> tuple[Any, _Kept | None]:
-    """Returns an attribute's value, and what stands for it at the client if it is a container that may be changed."""
+    """Returns an attribute's value; for a list, dict or set also a handle, so that the client can change it here."""
     return _with_handle(getattr(instance, name))
 
 
 def changed(container: Any, name: str, arguments: Any, keywords: Any) -> tuple[Any, _Kept | None]:
-    """Calls a container's method; returns the result in the form of `attribute`."""
+    """Calls a container's method. Returns the result as `attribute` does."""
     result = getattr(container, name)(*arguments, **keywords)
     return _with_handle(None if result is container else result)
 
@@ -229,7 +228,7 @@ def _with_handle(value: Any) -> tuple[Any, _Kept | None]:
 
 
 def filled(kind: Any, state: Any) -> Any:
-    """Makes an instance without its constructor and gives it this state, as unpickling does."""
+    """Makes an instance without its constructor and sets its state, as unpickling does."""
     made = kind.__new__(kind)
     if hasattr(made, "__setstate__"):
         made.__setstate__(state)
@@ -250,7 +249,7 @@ def with_attributes(kind: Any, attributes: dict[str, Any]) -> Any:
 
 
 def is_fitted(estimator: Any) -> bool:
-    """Whether the estimator is fitted, by scikit-learn's own check."""
+    """Returns whether the estimator is fitted, by scikit-learn's own check."""
     validation = importlib.import_module("sklearn.utils.validation")
     exceptions = importlib.import_module("sklearn.exceptions")
     try:
@@ -261,7 +260,7 @@ def is_fitted(estimator: Any) -> bool:
 
 
 def attach(session: "AcceptorSession") -> None:
-    """Serves calls and objects of this session."""
+    """Starts to serve calls and objects of this session."""
     calls = Calls(session)
     session.objects = calls.codec
     session.peer.serve(Service.CALL, calls.link.answer)
@@ -274,9 +273,9 @@ def attach(session: "AcceptorSession") -> None:
     }
     finder = session.loaded.get(Service.CODE)
     if finder is not None:
-        # They refer to the old modules.
+        # The functions refer to the old modules.
         finder.on_changed.append(calls.forget_functions)
-    # A whole program has loggers and filters of its own, and its stderr is the client's.
+    # In program mode, the program has its own loggers and filters, and its stderr is the client's.
     if not (session.hello.get("stdio") or {}).get("program"):
         warnings.showwarning = calls.warned  # type: ignore[assignment]
         warnings.simplefilter("always")

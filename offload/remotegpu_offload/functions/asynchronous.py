@@ -1,4 +1,4 @@
-"""Coroutines and asynchronous generators whose bodies run at an acceptor: the loop of the program keeps running."""
+"""Coroutines and asynchronous generators whose bodies run in an acceptor. The program's event loop keeps running."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ _END: Final = object()
 
 
 def like(function: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, which waits, as a function of the same kind as `function`."""
+    """Returns `call`, which blocks, as a function of the same kind as `function` (plain, coroutine or generator)."""
 
     async def awaited(*arguments: Any, **keywords: Any) -> Any:
         return await asyncio.to_thread(call, *arguments, **keywords)
@@ -30,7 +30,7 @@ def like(function: Any, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _next(values: Any, sent: Any) -> Any:
-    # Not a StopIteration: a coroutine cannot raise it.
+    # A coroutine cannot raise StopIteration.
     try:
         return next(values) if sent is None else values.send(sent)
     except StopIteration:
@@ -38,8 +38,10 @@ def _next(values: Any, sent: Any) -> Any:
 
 
 def finished(result: Any) -> Any:
-    """In the acceptor: what a coroutine returns, a generator or context manager for an asynchronous one, all else as
-    it is.
+    """Completes an asynchronous result in the acceptor.
+
+    Returns the result of a coroutine, a synchronous generator or context manager for an asynchronous one, and any other
+    value unchanged.
     """
     if isinstance(result, contextlib._AsyncGeneratorContextManager):
         return Manager(result)
@@ -49,7 +51,7 @@ def finished(result: Any) -> Any:
 
 
 class Manager:
-    """An asynchronous context manager that is entered and left by calls."""
+    """A synchronous wrapper of an asynchronous context manager, with its own event loop."""
 
     def __init__(self, manager: contextlib.AbstractAsyncContextManager[Any]) -> None:
         self._manager = manager

@@ -1,8 +1,8 @@
-"""Stubs of classes: a stub is a real subclass of the class, and its instances live at the acceptor.
+"""Stubs of classes. A stub is a real subclass of the class, and its instances exist in the acceptor.
 
-An instance here is a shell with a handle. Its methods, properties, special methods and attributes are those of the
-object there. A class that a program derives from it is executed there as a whole, so that methods which the program
-overrides are overridden there too.
+A local instance is a shell with a handle. Its methods, properties, special methods and attributes are forwarded to the
+object in the acceptor. A class that a program derives from a stub runs in the acceptor as a whole, so that its
+overridden methods are overridden there too.
 """
 
 import functools
@@ -21,7 +21,7 @@ from remotegpu_offload.objects.table import Handle
 
 
 class Caller(Protocol):
-    """The calls of a session: `client.Client`."""
+    """The interface of `client.Client` that stubs use: the calls of a session."""
 
     codec: Codec
 
@@ -37,7 +37,7 @@ class Caller(Protocol):
 
 _ACCEPTOR: Final = "remotegpu_offload.functions.acceptor"
 
-# They make the shell itself, or are answered by it.
+# Names that create the shell, or that the shell answers itself.
 _SHELLS: Final = frozenset((
     "__new__", "__init__", "__del__", "__class__", "__dict__", "__weakref__", "__getattribute__", "__getattr__",
     "__setattr__", "__delattr__", "__init_subclass__", "__subclasshook__", "__class_getitem__", "__reduce__",
@@ -49,11 +49,11 @@ _SHELLS: Final = frozenset((
 
 
 class ClassPlan:
-    """The plan of one class: how its instances live at the acceptor.
+    """The plan of one class: how its instances are created and called in the acceptor.
 
     Attributes:
-        original: the class without a stub; instances that are fetched here are of it too.
-        name: by which the acceptor finds it; None: it travels by value, as `original`.
+        original: the class without a stub, also of instances that are fetched here.
+        name: the name by which the acceptor finds the class; None: `original` is sent by value.
     """
 
     __slots__ = ("caller", "name", "original", "rule")
@@ -68,23 +68,23 @@ class ClassPlan:
 
     @property
     def function(self) -> type:
-        """The object that travels if it does so by value; named as in a function's plan."""
+        """The object that is sent by value; the attribute has the same name in a function's plan."""
         return self.original
 
 
 class Shell:
-    """Base of every stub, besides the class itself."""
+    """The base class of every stub, besides the original class."""
 
     __slots__ = ()
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        # Not for shells of another kind, and not for stubs, which are made complete.
+        # Skips classes without a plan, and stubs, which are created complete.
         if MARK not in vars(cls) and hasattr(cls, MARK):
             _derive(cls)
 
     def __getattr__(self, name: str) -> Any:
-        # Names that Python and libraries look up on any object are in the class, or do not exist.
+        # Special names are defined in the class, or do not exist: Python and libraries look them up on any object.
         if name in (HANDLE, CALLER) or (name[:2] == "__" and name[-2:] == "__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return attribute(self, name)
@@ -112,7 +112,7 @@ class Shell:
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickles like the class itself: the file can be read where there is no offload."""
+        """Pickles an ordinary copy of the object, so that the file can be read without offload."""
         plain = fetch(self)
         function, arguments, *rest = plain.__reduce_ex__(protocol)
         stub = type(self)
@@ -124,11 +124,11 @@ class Shell:
 
     @classmethod
     def _remotegpu_stays(cls, _original: type, name: str) -> bool:
-        """Whether this name is the shell's own, not forwarded."""
+        """Returns whether the shell itself handles this name and does not forward it."""
         return name in _SHELLS
 
     def _remotegpu_begin(self) -> None:
-        """Makes the object of a shell that is used without one: it was made without its constructor."""
+        """Creates the object for a shell that was made without its constructor."""
         fill(self, None)
 
 
@@ -138,12 +138,12 @@ def plan_of(kind: type) -> ClassPlan:
 
 
 def stub(original: type, rule: ClassRule, caller: Callable[[], Caller], where: str, base: type[Shell] = Shell) -> type:
-    """Makes the stub of a class. `where`: the module that gets it; `base`: the shell that the stub inherits from.
+    """Makes the stub of a class. `where`: the module that receives the stub; `base`: the stub's shell class.
 
-    Raises TypeError for a class from which none can be derived.
+    Raises TypeError if the class cannot be subclassed.
     """
     namespace: dict[str, Any] = {
-        # Where pickle finds it; the class itself may come from another module.
+        # Pickle finds the stub in this module; the class itself may be defined in another one.
         "__module__": where,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
@@ -152,7 +152,7 @@ def stub(original: type, rule: ClassRule, caller: Callable[[], Caller], where: s
         MARK: ClassPlan(original, rule, caller, named(original)),
     }
     if base is Shell:
-        # Nothing of the object is here.
+        # The shell holds no attributes of the object.
         namespace["__dict__"] = property(lambda self: attribute(self, "__dict__"))
     if not base._remotegpu_stays(original, "__init__") or base is Shell:
         namespace["__init__"] = _initializer(original)
@@ -181,7 +181,7 @@ def shell(kind: type) -> Any:
     try:
         return object.__new__(kind)
     except TypeError:
-        # It has a layout of its own.
+        # The class has a memory layout of its own.
         original = plan_of(kind).original
         while MARK in vars(original):
             original = plan_of(original).original
@@ -207,23 +207,23 @@ def _forward(
             namespace[name] = _Attribute(name, member)
 
 
-# Methods that cannot be called themselves; other descriptors, as cached properties, are attributes.
+# Method descriptors that are not callable. Other descriptors, such as cached properties, are attributes.
 _METHODS: Final = (functools.partialmethod, functools.singledispatchmethod)
 
 
 def method(name: str, function: Any, rule: ClassRule) -> Callable[..., Any]:
-    """Returns a method that runs at the acceptor."""
+    """Returns a method that runs in the acceptor."""
     plan = Plan(function, rule, None, name)
     leaving = name in ("__exit__", "__aexit__")
 
     def forwarder(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if leaving:
-            # A traceback stays here.
+            # Tracebacks are not sent.
             arguments = (*arguments[:2], None)
         given = (self, *arguments)
         sent, sent_keywords, keys = plan.arguments(given, keywords)
         if keys is not None:
-            # Passing an exception along does not change it either.
+            # Passing an exception to `__exit__` does not change the exception.
             keys = None if leaving else [key for key in keys if key != 0]
         return caller_of(self).send(dict(plan.header), (sent, sent_keywords), keys, given, keywords)
 
@@ -251,12 +251,12 @@ def _class_level(original: type, name: str, member: Any, rule: ClassRule) -> Any
     return type(member)(_looking_like(forwarder, name, member.__func__))
 
 
-# The stub of each class.
+# The stubs, by their original classes.
 _stubs: Final[dict[type, type]] = {}
 
 
 class _Attribute:
-    """A property, or a value that all instances share unless one has its own: the object at the acceptor decides."""
+    """A property or class attribute. The object in the acceptor provides the value."""
 
     def __init__(self, name: str, member: Any) -> None:
         self._name = name
@@ -276,7 +276,7 @@ class _Attribute:
 
 
 class _Conditional:
-    """A method that only some instances have: a check that reads their attributes decides."""
+    """A method that only some instances have: a check of their attributes decides."""
 
     def __init__(self, name: str, member: Any, rule: ClassRule) -> None:
         self._member = member
@@ -284,7 +284,7 @@ class _Conditional:
         self.__doc__ = getattr(member, "__doc__", None)
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        # Raises AttributeError where it is not there.
+        # Raises AttributeError if the instance does not have the method.
         found = self._member.__get__(instance, owner)
         return found if instance is None else self._method.__get__(instance, owner)
 
@@ -298,7 +298,7 @@ def _initializer(original: type) -> Callable[..., None]:
 
 
 def create(self: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    """Makes the object at the acceptor, under an id of this side."""
+    """Creates the object in the acceptor, under an id that this side chooses."""
     kind = type(self)
     plan = plan_of(kind)
     client = plan.caller()
@@ -313,16 +313,17 @@ def create(self: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> N
 
 
 def adopt(self: Any, client: Caller, handle: Handle) -> None:
-    """Makes this shell stand for the object of the handle."""
+    """Connects this shell to the object of the handle."""
     object.__setattr__(self, HANDLE, handle)
     object.__setattr__(self, CALLER, client)
     client.codec.held.stands(handle.ident, self)
 
 
 def fill(self: Any, state: Any, how: str = "filled") -> None:
-    """Makes the object of an instance that was made without its constructor and given this state, as unpickling does.
+    """Creates the object for an instance that was made without its constructor and given this state, as unpickling
+    does.
 
-    `how`: the acceptor's function for it.
+    `how`: the acceptor's function that creates it.
     """
     client = plan_of(type(self)).caller()
     ident = client.codec.exports.mint()
@@ -332,25 +333,25 @@ def fill(self: Any, state: Any, how: str = "filled") -> None:
 
 
 def fetch(self: Any) -> Any:
-    """Fetches an ordinary instance of the class that is a copy of the object at the acceptor."""
+    """Returns an ordinary local instance of the class: a copy of the object in the acceptor."""
     caller_of(self)
     plain: Any = call(self, {"op": "copy"}, (self,))
     return plain
 
 
 def call(self: Any, header: dict[str, Any], arguments: tuple[Any, ...]) -> Any:
-    """Sends a request about this object."""
+    """Sends a request about this object, and returns the result."""
     payload = arguments if header["op"] == "copy" else (arguments, {})
     return caller_of(self).send(header, payload)
 
 
 def attribute(self: Any, name: str) -> Any:
-    """Returns the attribute of the object at the acceptor."""
+    """Returns the attribute of the object in the acceptor."""
     return containers.taken(call(self, {"op": "call", "t": [_ACCEPTOR, "attribute"]}, (self, name)))
 
 
 def caller_of(self: Any) -> Caller:
-    """Returns the calls of the session in which the object lives."""
+    """Returns the calls of the object's session. Creates the object if the shell has none."""
     try:
         client: Caller = object.__getattribute__(self, CALLER)
     except AttributeError:
@@ -369,7 +370,7 @@ def _another(self: Any, how: str) -> Any:
 
 
 def received(client: Caller, handle: Handle, kind: Any) -> Any:
-    """Returns the shell for an instance that was made at the acceptor."""
+    """Returns the shell for an instance that was created in the acceptor."""
     stands = _stubs.get(kind) if isinstance(kind, type) else None
     if stands is None:
         raise RefusedError(f"the acceptor sent an instance of {kind!r}, which no rule names")
@@ -380,13 +381,13 @@ def received(client: Caller, handle: Handle, kind: Any) -> Any:
 
 
 def _derive(cls: type) -> None:
-    """Prepares a class that the program derived from a stub: its methods run at the acceptor too, as the program wrote
-    them."""
+    """Prepares a class that the program derived from a stub, so that the program's own methods run in the acceptor
+    too."""
     base = next(each for each in cls.__mro__[1:] if MARK in vars(each))
     plan = plan_of(base)
     written = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
     bases = tuple(plan_of(each).original if hasattr(each, MARK) else each for each in cls.__bases__)
-    # Its methods say `super()` by a cell that holds the class of this program, which travels as this twin does.
+    # Methods that call `super()` refer to the program's class in a cell; that class is sent as this twin.
     twin = type(plan.original)(cls.__name__, bases, dict(written))
     setattr(cls, MARK, ClassPlan(twin, plan.rule, plan.caller, named(cls)))
     _stubs[twin] = cls
@@ -400,7 +401,7 @@ def _derive(cls: type) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Returns the original class of a stub, for an instance that is to be here; any other value as it is."""
+    """Returns the original class of a stub, for creating a local instance; any other value unchanged."""
     return plan_of(value).original if isinstance(value, type) and issubclass(value, Shell) else value
 
 

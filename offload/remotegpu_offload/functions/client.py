@@ -1,5 +1,4 @@
-"""This program's part of functions and classes: the stubs that replace them, and the objects that the acceptor may call
-back."""
+"""The client's half of function mode: stubs of functions and classes, and objects that the acceptor may call."""
 
 import contextlib
 import functools
@@ -35,16 +34,16 @@ from remotegpu_offload.objects.codec import Codec, CrossingError, RefusedError, 
 from remotegpu_offload.wire.frames import Message, Service
 from remotegpu_offload.wire.request import Request
 
-# Functions and classes that rules have replaced in this process: the acceptor knows them under the same name.
+# Functions and classes that rules have replaced in this process. The acceptor has them under the same names.
 _replaced: Final[dict[int, Replaced]] = {}
 
 
 class _NotThereError(Exception):
-    """The acceptor does not have the function that the header names: the session has moved in the meantime."""
+    """The acceptor lacks the function that the header names, because the session has moved since it was sent."""
 
 
 class Client:
-    """Calls of one session. `of` finds it."""
+    """The calls of one session. The function `of` returns the session's client."""
 
     def __init__(self, session: Session) -> None:
         config = session.config
@@ -66,18 +65,18 @@ class Client:
         self._resident = [rule.pattern for rule in profiles.rules(config) if isinstance(rule, ClassRule)]
         session.objects = self.codec
         session.register(moving.ObjectsPart(self))
-        # Until something lives there, nothing is lost with an acceptor.
+        # As long as the acceptor holds no objects, its loss loses none.
         session.states.setdefault(moving.ObjectsPart.name, None)
         session.serve(Service.CALL, self._serve)
         session.serve(Service.OBJECTS, self.link.answer_about_objects)
 
     def begin_anew(self) -> None:
-        """Resets what was sent: another acceptor knows nothing of this program's settings."""
+        """Forgets the settings and functions that were sent, because a new acceptor does not have them."""
         self._levels = {}
         self._sent.clear()
 
     def call(self, plan: Plan, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Makes one call of a function: one round trip."""
+        """Makes one call of a function, in one round trip."""
         sent, sent_keywords, keys = plan.arguments(arguments, keywords)
         if len(sent) > 1 and _have_arrays(sent):
             sent = importlib.import_module("remotegpu_offload.objects.arrays").sharing(sent)
@@ -121,7 +120,8 @@ class Client:
         arguments: tuple[Any, ...] = (),
         keywords: dict[str, Any] | None = None,
     ) -> Any:
-        """Sends a request, and does what is due here when it is answered: changed arguments, warnings."""
+        """Sends a request. Applies the changes of arguments and shows the warnings of the answer, and returns the
+        result."""
         levels = _levels()
         if levels != self._levels:
             self._levels = header["levels"] = levels
@@ -131,7 +131,7 @@ class Client:
             header["mutates"] = keys
         with lost.naming(lambda: lost.called(header, payload)):
             if isinstance(self._code, CodeServer):
-                # A source that was edited since, as in a notebook, is loaded again at the acceptor.
+                # A source that was edited since the last call, as in a notebook, is loaded again in the acceptor.
                 self._code.refresh(self._session.peer)
             result, answered = self.link.ask_fully(header, payload)
         if "unknown" in answered:
@@ -150,7 +150,7 @@ class Client:
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
     ) -> Any:
-        """Changes the arguments that have changed at the acceptor. Returns the result, which may be one of them."""
+        """Applies the acceptor's changes to the arguments. Returns the result, which may be an argument."""
         result, changes = told
         if "same" in header and header["same"] not in keys:
             raise RefusedError(f"the acceptor returned {header['same']!r}, which no `mutates` names")
@@ -165,8 +165,11 @@ class Client:
         return self.link.answer(request)
 
     def _called_back(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
-        """Executes a call of the acceptor. It may ask only objects that were handed out, and only for methods of their
-        kind."""
+        """Executes a call of the acceptor.
+
+        The acceptor may use only objects that were sent to it, and only methods of their kind. Raises RefusedError
+        otherwise.
+        """
         target, kind = self.codec.exports.entry(header.get("o"))
         method = str(header.get("m"))
         if method not in proxies.METHODS.get(kind, ()):
@@ -182,9 +185,9 @@ _lock: Final = threading.Lock()
 
 
 def of(session: Session | None = None) -> Client:
-    """Returns the calls of a session, by default that of this process, which is opened if need be.
+    """Returns the calls of a session. None means the session of this process, which is opened if necessary.
 
-    Raises OffloadError where no acceptor can be reached.
+    Raises OffloadError if no acceptor can be reached.
     """
     if session is None:
         session = current()
@@ -198,9 +201,9 @@ def of(session: Session | None = None) -> Client:
 
 
 def wrap(function: Callable[..., Any], rule: FunctionRule, session: Session | None = None, method: str = "") -> Any:
-    """Returns the stub of a function: it looks the same, and runs at the acceptor of `session`.
+    """Returns the stub of a function: it has the same signature, and runs in the acceptor of `session`.
 
-    `method`: it is the class method of this name.
+    `method`: the name of the class method, if the function is one.
     """
     name = named(function)
     plan = Plan(function, rule, name, method)
@@ -221,14 +224,14 @@ def wrap(function: Callable[..., Any], rule: FunctionRule, session: Session | No
 def _of_cache(
     function: Callable[..., Any], attribute: str, name: tuple[str, str] | None, session: Session | None
 ) -> Callable[[], Any]:
-    """Returns a method of a cached function's cache, which is at the acceptor."""
+    """Returns a method of a cached function's cache, which is in the acceptor."""
     plan = Plan(function, FunctionRule(attribute), name)
     plan.header["a"] = attribute
     return lambda: of(session).call(plan, (), {})
 
 
 def decorated(value: Any, name: str, config: Config, session: Session | None = None, method: str = "") -> Any:
-    """Returns the stub of the function or class of this qualified name, or the value itself if no rule names it."""
+    """Returns the stub of the function or class with this qualified name; the value itself if no rule names it."""
     if getattr(value, MARK, None) is not None:
         return value
     if isinstance(value, type):
@@ -237,7 +240,8 @@ def decorated(value: Any, name: str, config: Config, session: Session | None = N
                 base = _shell(value)
                 where = name.rsplit(".", value.__qualname__.count(".") + 1)[0]
                 made = classes.stub(value, rule, lambda: of(session), where, base)
-                # One of `__main__` goes by value: for its name the whole script would be executed there.
+                # A class of `__main__` is sent by value. Sending its name would make the acceptor execute the whole
+                # script.
                 if (called := named(value)) is not None:
                     _replaced[id(value)] = Replaced(called, value)
                 return made
@@ -249,14 +253,14 @@ def decorated(value: Any, name: str, config: Config, session: Session | None = N
 
 
 def _shell(kind: type) -> type[classes.Shell]:
-    """Returns the shell from which the class's stub inherits."""
+    """Returns the shell class of the stub for this class."""
     return estimators.EstimatorShell if estimators.is_estimator(kind) else classes.Shell
 
 
 def install(module: Any, config: Config, session: Session | None = None) -> list[str]:
-    """Replaces what the rules name in a module that was just imported. Returns the names that were replaced.
+    """Replaces the functions and classes that the rules name, in a newly imported module. Returns the replaced names.
 
-    A glob means what the module defines, a plain name also what it only imports.
+    A glob matches only names that the module defines; a plain name also matches imported ones.
     """
     replaced = []
     home: str = module.__name__
@@ -274,7 +278,7 @@ def install(module: Any, config: Config, session: Session | None = None) -> list
 
 
 def _named(module: Any, home: str, rule: FunctionRule | ClassRule) -> Iterable[tuple[Any, str, str]]:
-    """Yields where the module has what a rule names: (holder, attribute, qualified name)."""
+    """Yields the places of a rule's functions or classes in the module: (holder, attribute, qualified name)."""
     if any(letter in rule.pattern for letter in "*?["):
         for attribute, value in list(vars(module).items()):
             fits = isinstance(value, type) if isinstance(rule, ClassRule) else inspect.isroutine(value)
@@ -287,7 +291,7 @@ def _named(module: Any, home: str, rule: FunctionRule | ClassRule) -> Iterable[t
     holder = module
     for part in between:
         holder = vars(holder).get(part)
-        # The rest of the name is that of a module below.
+        # The name belongs to a submodule.
         if not isinstance(holder, type):
             return
     if attribute in vars(holder):
@@ -299,7 +303,7 @@ def _stands_for(value: Any) -> Any:
 
 
 def _have_arrays(arguments: tuple[Any, ...]) -> bool:
-    """Whether several of them are NumPy arrays."""
+    """Returns whether several arguments are NumPy arrays."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and sum(type(value) is numpy.ndarray for value in arguments) > 1
 
@@ -309,7 +313,7 @@ def _argument(arguments: tuple[Any, ...], keywords: dict[str, Any], key: Any) ->
 
 
 def _levels() -> dict[str, int]:
-    """Returns the levels that this program has set for its loggers."""
+    """Returns the log levels that this program has set for its loggers."""
     levels = {
         name: logger.level
         for name, logger in list(logging.root.manager.loggerDict.items())
@@ -334,8 +338,7 @@ def _warn(told: Iterable[Sequence[Any]]) -> None:
 
 
 def _category(module: Any, name: Any) -> type[Warning]:
-    """Returns a warning's class that this program has imported and that is made of a text alone; otherwise
-    UserWarning."""
+    """Returns the warning's class if this program has imported it and it takes only a text; otherwise UserWarning."""
     found: Any = vars(sys.modules[module]).get(name) if module in sys.modules else None
     if (
         isinstance(found, type)

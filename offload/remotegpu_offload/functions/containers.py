@@ -1,6 +1,6 @@
-"""Lists, dicts and sets that are attributes of an instance at the acceptor: copies here, whose changes are sent there.
+"""Lists, dicts and sets that are attributes of an instance in the acceptor. Local copies forward their changes.
 
-So `model.items.append(1)` changes the attribute at the acceptor. The content of such a container is an ordinary copy.
+For example, `model.items.append(1)` changes the attribute in the acceptor. The items themselves are ordinary copies.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ _ACCEPTOR: Final = "remotegpu_offload.functions.acceptor"
 
 
 class Kept:
-    """Common base of the three: a handle to the container at the acceptor, and the link for requests."""
+    """The base class of the three copies: a handle to the container in the acceptor, and the link for requests."""
 
     _plain: type[Any]
     _link: Link
@@ -28,7 +28,7 @@ class Kept:
 
 
 def _changing(plain: type[Any], name: str) -> Callable[..., Any]:
-    """Returns a method that changes a container: at the acceptor, and then here."""
+    """Returns a method that changes a container: first in the acceptor, then here."""
     method = getattr(plain, name)
 
     def change(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -43,7 +43,7 @@ def _changing(plain: type[Any], name: str) -> Callable[..., Any]:
             else:
                 method(self, *given, **keywords)
         except Exception:
-            # The copy here was older than what is there.
+            # The local copy was older than the container.
             _fill(self, self._link.ask({"op": "copy"}, (self,)))
         return self if name[:3] == "__i" else result
 
@@ -76,7 +76,7 @@ KINDS: Final = {plain.__name__: _kind(plain) for plain in _CHANGING}
 
 
 def kinds(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
-    """Returns factories of the acceptor's containers, by kind; `taken` fills each."""
+    """Returns functions that make the copies of the acceptor's containers, by kind. `taken` fills each copy."""
 
     def make(kind: type[Any], handle: Handle, _info: Any) -> Any:
         made = kind()
@@ -88,9 +88,9 @@ def kinds(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
 
 
 def taken(answer: Any) -> Any:
-    """Returns the acceptor's answer about an attribute: a value, or a container filled with its content.
+    """Returns the value of the acceptor's answer about an attribute: a plain value, or a container with its content.
 
-    Raises RefusedError for anything else.
+    Raises RefusedError for any other answer.
     """
     value, kept = answer if type(answer) is tuple and len(answer) == 2 else (None, answer)
     if kept is None:

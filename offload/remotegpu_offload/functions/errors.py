@@ -1,4 +1,4 @@
-"""Exceptions across the wire: the same type where this program knows it, with the other end's traceback."""
+"""Sends exceptions to the other end: with the same type if this program has it, and with the other end's traceback."""
 
 import builtins
 import linecache
@@ -11,7 +11,7 @@ _OURS: Final = "remotegpu_offload."
 
 
 class RemoteError(RuntimeError):
-    """An exception of a type that this program does not have; `type_name` is its qualified name there."""
+    """An exception of a type that this program does not have; `type_name` is the qualified name at the other end."""
 
     def __init__(self, message: str, type_name: str = "") -> None:
         super().__init__(message)
@@ -21,8 +21,8 @@ class RemoteError(RuntimeError):
         return f"{self.type_name}: {self.args[0]}" if self.type_name else str(self.args[0])
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - as concurrent.futures' _RemoteTraceback, it is not an error of its own
-    """The cause of an exception that came from the other end: where it was raised there."""
+class RemoteTraceback(Exception):  # noqa: N818 - only a cause, like concurrent.futures' _RemoteTraceback
+    """The cause of an exception from the other end: the text of its traceback there."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -41,7 +41,7 @@ class TooDeepError(RecursionError):
 
 
 def describe(error: BaseException, where: str) -> dict[str, Any]:
-    """Describes an exception as JSON, for a person and for `rebuild`; its arguments travel separately."""
+    """Describes an exception as JSON, for users and for `rebuild`. The exception's arguments are sent separately."""
     kind = type(error)
     return {
         "module": kind.__module__,
@@ -55,17 +55,16 @@ def describe(error: BaseException, where: str) -> dict[str, Any]:
 
 
 def contents(error: BaseException) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns its arguments, and its attributes."""
+    """Returns the exception's arguments and attributes."""
     state = {key: value for key, value in vars(error).items() if key not in ("__notes__", PASSED)}
     if isinstance(error, OSError) and type(error).__module__ == "builtins":
-        # With the names of files, which its `args` lack.
+        # `__reduce__` includes the names of files, which `args` lacks.
         return error.__reduce__()[1], state  # type: ignore[return-value]
     return error.args, state
 
 
 def rebuild(described: dict[str, Any], found: tuple[Any, Any] | None) -> BaseException:
-    """Rebuilds the exception. `found` is what `contents` returned at the other end; None where it cannot be had
-    here."""
+    """Rebuilds the exception. `found`: the result of `contents` at the other end, or None if it cannot be read here."""
     name = f"{described.get('module')}.{described.get('name')}"
     text = str(described.get("text", ""))
     error: BaseException | None = None
@@ -84,7 +83,7 @@ def rebuild(described: dict[str, Any], found: tuple[Any, Any] | None) -> BaseExc
 
 
 def _type(described: dict[str, Any]) -> type[BaseException] | None:
-    """Finds the exception's type, only in modules that this program has imported itself."""
+    """Returns the exception's type; None if this program itself has not imported the module."""
     module, name = described.get("module"), described.get("name")
     found: Any = builtins if module == "builtins" else sys.modules.get(str(module))
     for part in str(name).split("."):
@@ -98,7 +97,7 @@ def _made(kind: type[BaseException] | None, arguments: Any, state: Any) -> BaseE
     if kind is None or not isinstance(arguments, tuple) or not isinstance(state, dict):
         return None
     try:
-        # A constructor written in Python may want other arguments than the exception keeps, and may do anything.
+        # A constructor in Python may take other arguments than `args`, and may have side effects.
         error = kind(*arguments) if kind.__module__ == "builtins" else kind.__new__(kind, *arguments)
         if kind.__module__ != "builtins":
             error.args = arguments
@@ -116,7 +115,7 @@ def _text(error: BaseException) -> str:
 
 
 def _chain(formatted: traceback.TracebackException) -> list[dict[str, Any]]:
-    """Lists the exception and what it came from, earliest first."""
+    """Returns the exception and its causes, earliest first."""
     chain: list[dict[str, Any]] = []
     part: traceback.TracebackException | None = formatted
     link = ""
@@ -138,13 +137,13 @@ def _chain(formatted: traceback.TracebackException) -> list[dict[str, Any]]:
 
 
 def _users(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """Leaves out the frames of this package, unless there are no others."""
+    """Returns the stack without frames of this package; the whole stack if there are no others."""
     ours = __file__.rpartition("/functions/")[0]
     return [frame for frame in stack if not frame.filename.startswith(ours)] or list(stack)
 
 
 def render(chain: Sequence[Any]) -> str:
-    """Formats the chain like a traceback of Python. Source lines that the other end lacks are this program's own."""
+    """Formats the chain like a Python traceback. Uses this program's source lines if the other end lacks them."""
     lines: list[str] = []
     for each in chain:
         frames = [
@@ -160,7 +159,7 @@ def render(chain: Sequence[Any]) -> str:
 
 
 def _line(file: str, line: int) -> str:
-    """Returns a source line, only of files that are loaded here: another could be a device, or anything."""
+    """Returns a source line, or "". Reads only files that are loaded here: other paths may be devices."""
     loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     if file in loaded or file in linecache.cache:
         return linecache.getline(file, line).strip()

@@ -1,7 +1,7 @@
-"""Estimators of scikit-learn: their parameters stay here, so that cloning and searching cost no trips.
+"""Estimators of scikit-learn. Their parameters stay here, so that cloning and searching need no round trips.
 
-scikit-learn's promise makes it possible: a constructor only keeps its arguments, under their names. So the object there
-is made when a method is first called, with the parameters that it has by then.
+This relies on scikit-learn's rule that a constructor only stores its arguments, under their names. Therefore the object
+in the acceptor is created at the first call of a method, with the current parameters.
 """
 
 import copy
@@ -10,21 +10,21 @@ from typing import Any, Final
 from remotegpu_offload.functions import classes
 from remotegpu_offload.objects.codec import CALLER, HANDLE
 
-# Modules of the methods that are about parameters, tags and representation.
+# Modules whose methods handle only parameters, tags and representation.
 _ABOUT_PARAMETERS: Final = ("sklearn.base", "sklearn.utils._metadata_requests", "sklearn.utils._repr_html")
 _HERE: Final = frozenset(("__init__", "__repr__", "get_params", "get_metadata_routing", "set_output"))
-# Attributes that scikit-learn keeps besides the parameters, and looks for in every estimator that it clones.
+# Attributes that scikit-learn stores besides the parameters, and reads in every estimator that it clones.
 _SETTINGS: Final = ("_metadata_request", "_sklearn_", "_skl_")
 _OUTPUT: Final = "_sklearn_output_config"
 
 
 def is_estimator(kind: type) -> bool:
-    """Whether a class derives from BaseEstimator, and so keeps scikit-learn's promises."""
+    """Returns whether a class derives from BaseEstimator, and so follows scikit-learn's rules."""
     return any(base.__module__ == "sklearn.base" and base.__name__ == "BaseEstimator" for base in kind.__mro__)
 
 
 class EstimatorShell(classes.Shell):
-    """A shell with the parameters; the object at the acceptor has the fitted attributes."""
+    """A shell that holds the parameters; the object in the acceptor holds the fitted attributes."""
 
     __slots__ = ()
 
@@ -55,7 +55,10 @@ class EstimatorShell(classes.Shell):
             super().__setattr__(name, value)
 
     def set_params(self, **parameters: Any) -> Any:
-        """Sets parameters like scikit-learn's method; parameters of estimators within go to the acceptor too."""
+        """Sets parameters, like scikit-learn's method.
+
+        Changed parameters of nested estimators are sent to the acceptor too.
+        """
         super().set_params(**parameters)  # type: ignore[misc]
         if HANDLE in vars(self):
             for name in {each.partition("__")[0] for each in parameters}:
@@ -63,7 +66,7 @@ class EstimatorShell(classes.Shell):
         return self
 
     def set_output(self, **settings: Any) -> Any:
-        """Sets the output like scikit-learn's method, also at the acceptor."""
+        """Sets the output format, like scikit-learn's method, here and in the acceptor."""
         super().set_output(**settings)  # type: ignore[misc]
         if HANDLE in vars(self) and _OUTPUT in vars(self):
             super().__setattr__(_OUTPUT, vars(self)[_OUTPUT])

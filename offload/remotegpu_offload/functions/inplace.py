@@ -1,7 +1,7 @@
-"""Walks through an object's parts, and makes an object here equal to its changed copy in place.
+"""Traverses an object's parts, and makes a local object equal to its changed copy in place.
 
-Both ends go through an argument in the same way, so that a place (`parts`) means the same object at both. A change at
-the other end is made here in the very same object, wherever that object has been moved to in the meantime.
+Both ends traverse an argument in the same order, so that a place (`parts`) refers to the same object at both. A change
+at the other end is applied to that very object, even if the object has been moved to another container since.
 """
 
 import array
@@ -33,11 +33,11 @@ CODE: Final = (
 """Callables that have no state of interest. An object's callables stay the same ones."""
 
 _CONTAINERS: Final = (list, dict, set, bytearray, collections.deque, array.array)
-_HEAP: Final = 1 << 9  # of a type's flags: it was made by a class statement
+_HEAP: Final = 1 << 9  # a type flag: a class statement created the type
 
 
 def library(value: Any) -> str:
-    """Returns which of numpy, pandas and torch the value's type belongs to, or is derived from; empty if none."""
+    """Returns the library (numpy, pandas or torch) that defines the value's type or one of its bases; otherwise ""."""
     for base in type(value).__mro__:
         top = base.__module__.partition(".")[0]
         if top in {"numpy", "pandas", "torch"}:
@@ -54,13 +54,15 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it is an object of pandas that can be changed in place: an Index cannot."""
+    """Returns whether the value is a pandas object that can be changed in place. An Index cannot."""
     return library(value) == "pandas" and hasattr(value, "_update_inplace")
 
 
 def parts(value: Any) -> list[tuple[Place, Any]]:
-    """Lists the parts that an object holds, by place, but for atoms. Members of sets have no place; objects that travel
-    in their own way have no parts."""
+    """Returns the parts of an object that are not atoms, each with its place.
+
+    Members of sets have no place. Objects with their own pickle format have no parts.
+    """
     kind = type(value)
     if is_tensor(value):
         return [("grad", value.grad)] if value.is_leaf and value.grad is not None else []
@@ -77,7 +79,7 @@ def parts(value: Any) -> list[tuple[Place, Any]]:
     elif isinstance(value, (set, frozenset, *_CONTAINERS)):
         pass
     elif _has_own_state(kind):
-        # The state is a different object each time; its parts are the object's own.
+        # The state is a new object each time, but its parts are the object's own.
         return [(f"{place}", held) for place, held in parts(_state(value))]
     elif not _is_plain(kind):
         return []
@@ -89,7 +91,7 @@ def _no_atoms(found: Iterable[tuple[Place, Any]]) -> list[tuple[Place, Any]]:
 
 
 def inner(value: Any) -> Iterable[Any]:
-    """Yields what an object holds, members of sets included."""
+    """Yields the objects that an object holds, including members of sets."""
     if isinstance(value, (set, frozenset)):
         yield from value
     for _, held in parts(value):
@@ -101,7 +103,7 @@ def _has_own_state(kind: Any) -> bool:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether instances travel as their attributes."""
+    """Returns whether instances are pickled as their attributes."""
     return bool(kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__)
 
 
@@ -116,7 +118,7 @@ def _slots(kind: type) -> dict[str, Any]:
 
 
 def _state(value: Any) -> Any:
-    """Returns the state of an object whose class defines `__getstate__`; None if it cannot be pickled."""
+    """Returns the state of an object whose class defines `__getstate__`; None if the object cannot be pickled."""
     try:
         return value.__getstate__()
     except TypeError:
@@ -156,25 +158,26 @@ def _set_attributes(target: Any, wanted: dict[str, Any]) -> None:
 
 
 def _is_value(kind: type) -> bool:
-    """Whether equal instances are as good as the same: they cannot be changed."""
+    """Returns whether instances cannot change, so that an equal copy can replace them."""
     return issubclass(kind, (tuple, frozenset)) or kind.__hash__ not in (None, object.__hash__)
 
 
 class WriteBack:
-    """Writes the changed copies that came back from the other end into the objects here.
+    """Writes the changed copies from the other end into the local objects.
 
-    `pair` each of them, then `write`: it changes nothing before it knows that all changes are possible.
+    Call `pair` for each copy, then `write`. `write` changes nothing until all changes are known to be possible.
     """
 
     def __init__(self) -> None:
         self._originals: dict[int, Any] = {}
-        # Kept, so that no id is used twice.
+        # Keeps the copies alive, so that ids stay unique.
         self._paired: list[Any] = []
 
     def pair(self, original: Any, new: Any) -> None:
-        """Registers one as the copy of the other. Copies of values are as good as the values.
+        """Registers `new` as the copy of `original`. Immutable values are not registered: their copies can replace
+        them.
 
-        Raises TypeError for an object that was changed there and that cannot be changed here.
+        Raises TypeError for an object that changed at the other end and cannot be changed here.
         """
         self._paired.append(new)
         if new is original or type(original) in ATOMS:
@@ -189,9 +192,10 @@ class WriteBack:
                 self._originals[id(new)] = original
 
     def write(self, result: Any) -> Any:
-        """Makes the originals equal to their copies; they hold each other afterwards, and so does the result.
+        """Makes the originals equal to their copies. Returns the result. References to copies become references to
+        originals.
 
-        Raises TypeError for a change that this kind of object cannot take.
+        Raises TypeError for a change that an object cannot take.
         """
         writes: list[Write] = []
         seen: set[int] = set()
@@ -215,7 +219,7 @@ class WriteBack:
         return self._mapped(result)
 
     def _mapped(self, new: Any) -> Any:
-        """Returns the object here that stands for something that a copy holds."""
+        """Returns the local object for an object that a copy holds."""
         kind = type(new)
         if kind in ATOMS:
             return new
@@ -232,7 +236,7 @@ class WriteBack:
         return new
 
     def _writing(self, target: Any, new: Any) -> Write | None:
-        """Returns a function that makes the one equal to the other, later."""
+        """Returns a function that makes `target` equal to `new` when called; None if no change is needed."""
         kind = type(target)
         if is_tensor(target):
             return _tensor(target, new, self._mapped(new.grad) if new.is_leaf else None)
@@ -256,7 +260,7 @@ class WriteBack:
     def _wanted(self, target: Any, new: Any) -> dict[str, Any]:
         if isinstance(target, _CONTAINERS) or not _has_own_state(type(target)):
             return _attributes(new)
-        # What does not travel stays as it is.
+        # Attributes that are not sent stay unchanged.
         return {**_attributes(target), **new.__getstate__()}
 
     def _state(self, state: Any) -> Any:
@@ -265,8 +269,10 @@ class WriteBack:
         return [self._mapped(held) for held in state] if type(state) is list else self._mapped(state)
 
     def _content(self, target: Any, new: Any) -> Write | None:
-        """Returns a function that sets a container's content, by its own type's methods: those of a derived class may
-        do anything."""
+        """Returns a function that sets a container's content, or None.
+
+        It uses the methods of the builtin type, because those of a derived class may have side effects.
+        """
         match target:
             case list():
                 items = [self._mapped(each) for each in new]
@@ -307,7 +313,7 @@ class WriteBack:
 
 
 def _writable(value: Any) -> bool:
-    """Whether it can be made equal to another of its type."""
+    """Returns whether an object can be made equal to another of its type."""
     kind = type(value)
     if issubclass(kind, (tuple, frozenset)):
         return False
@@ -315,7 +321,7 @@ def _writable(value: Any) -> bool:
         return True
     if _has_own_state(kind):
         return hasattr(kind, "__setstate__") or type(_state(value)) is dict
-    # For a class that defines how its instances are made again, the attributes are enough if it has no other state.
+    # If the class defines its own way of pickling, writing the attributes is enough only without other state.
     return _is_plain(kind) or (bool(_attributes(value)) and _is_written_in_python(kind))
 
 
@@ -336,7 +342,7 @@ def _same_or_refused(original: Any, new: Any) -> None:
 
 
 def _fill(target: Any, new: Any, entries: list[tuple[Any, Any]]) -> None:
-    # An ordered one keeps its order next to its content.
+    # An OrderedDict stores its order separately.
     kind = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
     kind.clear(target)
     for key, held in entries:
@@ -346,8 +352,7 @@ def _fill(target: Any, new: Any, entries: list[tuple[Any, Any]]) -> None:
 
 
 def _tensor(target: Any, new: Any, gradient: Any) -> Write | None:
-    """Changes a tensor in place as an operation does, so that all that share its storage see it; an unchanged one is
-    left alone."""
+    """Returns a function that changes a tensor in place, so that views of its storage see the change; None if equal."""
     torch = sys.modules["torch"]
     if target is new:
         return None
@@ -367,8 +372,11 @@ def _tensor(target: Any, new: Any, gradient: Any) -> Write | None:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Compares bit by bit. Remote tensors on one storage are equal; others count as different, since comparing them
-    would be a round trip."""
+    """Compares tensors bit by bit.
+
+    Remote tensors are equal if they share their storage; otherwise they count as different, because a comparison would
+    be a round trip.
+    """
     torch = sys.modules["torch"]
     if one.device != other.device or one.device.type != "cpu":
         return bool(one.device == other.device and one.data_ptr() == other.data_ptr() != 0)

@@ -1,5 +1,4 @@
-"""Requests of one end that the other call something, and their answers. Both ends share this; each decides what the
-other may call."""
+"""Call requests between the two ends, and their answers. Both ends use this, and each restricts the other's calls."""
 
 import contextlib
 import threading
@@ -16,12 +15,12 @@ from remotegpu_offload.wire.request import Request
 
 DEEPEST: Final = 40
 """How deeply the two ends may call each other back."""
-# Values of an iterator are collected for so many seconds before they are sent.
+# How long values of an iterator are collected before they are sent.
 _COLLECTING: Final = 0.001
 
 
 class _Local(threading.local):
-    """State of one thread: how deep it is in calls, and the exceptions that it has raised in them for the other end."""
+    """The state of one thread: the nesting depth of calls, and exceptions that were raised here and sent."""
 
     depth = 0
 
@@ -31,7 +30,7 @@ class _Local(threading.local):
 
 @contextlib.contextmanager
 def _reading() -> Iterator[None]:
-    """Guards the reading of an answer: the other end wrote it, and may be an unknown program."""
+    """Converts errors in reading an answer to RefusedError: the other end may be an unknown program."""
     try:
         yield
     except (RefusedError, UnknownObjectError):
@@ -43,18 +42,18 @@ def _reading() -> Iterator[None]:
 
 
 class Store(Protocol):
-    """Moves an acceptor's objects: `moving.Store`."""
+    """The interface of `moving.Store`, which moves an acceptor's objects."""
 
     def answer(self, header: dict[str, Any], buffers: Sequence[Any]) -> Message: ...
 
 
 class Link:
-    """One end of the calls of a session.
+    """One end of a session's calls.
 
     Args:
-        peer: returns the connection; called each time, since a session may move.
-        perform: carries out a request of the other end and returns what to answer, and header entries for the answer.
-        where: of this end, for people: "the acceptor cpu".
+        peer: returns the connection; called for each request, because a session may move.
+        perform: executes a request of the other end; returns the answer's value and header entries.
+        where: the name of this end for users, such as "the acceptor cpu".
     """
 
     def __init__(
@@ -66,9 +65,9 @@ class Link:
     ) -> None:
         self.codec = codec
         codec.fetch = self.fetch
-        # At the acceptor: moves its objects.
+        # Only in the acceptor: moves its objects.
         self.store: Store | None = None
-        # May add notes to what is raised here, before it is sent to the other end.
+        # Adds notes to exceptions of this end before they are sent.
         self.explain: Callable[[BaseException], None] = lambda _error: None
         self.where = where
         self._peer = peer
@@ -78,13 +77,13 @@ class Link:
     def ask(self, header: dict[str, Any], payload: Any) -> Any:
         """Makes one round trip; returns the other end's answer, or raises its exception.
 
-        Raises CrossingError for a payload that cannot be sent, TooDeepError, LostError, RefusedError for an answer that
-        is not taken, and whatever the call raises.
+        Raises CrossingError if the payload cannot be sent, TooDeepError, LostError, RefusedError for an invalid answer,
+        and any exception of the call.
         """
         return self.ask_fully(header, payload)[0]
 
     def ask_fully(self, header: dict[str, Any], payload: Any) -> tuple[Any, dict[str, Any]]:
-        """Returns the answer, with its header."""
+        """Makes one round trip, as `ask` does; returns the answer and its header."""
         depth = self._local.depth + 1
         if depth > DEEPEST:
             raise errors.TooDeepError(
@@ -115,11 +114,11 @@ class Link:
         try:
             raise error
         finally:
-            # Otherwise it would hold its traceback, which holds this frame: and with them, handles.
+            # Otherwise the error would hold its traceback and thus this frame, with handles.
             del error
 
     def pull(self, ident: int, most: int) -> tuple[list[Any], BaseException | None]:
-        """Fetches the next values of an iterator of the other end, at most `most`, and the exception that ended it."""
+        """Fetches at most `most` next values of an iterator at the other end, and the exception that ended it."""
         packed = self.codec.dumps(((), {}))
         header = {"o": ident, "m": "__next__", "most": most, **packed.header}
         try:
@@ -131,7 +130,7 @@ class Link:
                 self._forget_raised()
 
     def _forget_raised(self) -> None:
-        """Forgets exceptions that were raised here within a call that is over: the acceptor may have handled them."""
+        """Forgets exceptions of a call that has ended: the acceptor may have handled them."""
         if self.codec.client:
             self._local.raised.clear()
 
@@ -153,7 +152,7 @@ class Link:
         return [self.codec.loads(*item) for item in found], None
 
     def push(self, values: Iterator[Any], most: int) -> Message:
-        """Answers a `pull`. Each value is pickled when it comes: it may be the same object again and again."""
+        """Answers a `pull`. Pickles each value at once, because the iterator may yield the same object repeatedly."""
         items: list[dict[str, Any]] = []
         buffers: list[Any] = []
         header: dict[str, Any] = {"items": items, "ended": False}
@@ -161,7 +160,7 @@ class Link:
         def add(packed: Packed) -> bool:
             items.append({**packed.header, "buffers": len(packed.buffers)})
             buffers.extend(packed.buffers)
-            # Buffers next to the pickle are still the object's own memory.
+            # Large buffers are not copied into the pickle: they are still the object's own memory.
             return len(packed.buffers) == 1 and len(packed.buffers[0]) < pages.FLOOR
 
         until = time.monotonic() + _COLLECTING
@@ -183,7 +182,7 @@ class Link:
         return Message(header, buffers)
 
     def log(self, record: list[Any]) -> None:
-        """Sends a log record to the other end, as a notice."""
+        """Sends a log record to the other end as a notice."""
         self._peer().notify(Service.CALL, {"op": "log", "record": record})
 
     def _error(self, described: dict[str, Any], header: dict[str, Any], buffers: Sequence[Any]) -> BaseException:
@@ -192,19 +191,19 @@ class Link:
             try:
                 found = self.codec.loads(header, buffers)
             except (RefusedError, UnknownObjectError):
-                # Its arguments are not taken; its text is.
+                # The arguments are refused, but the text is used.
                 found = None
-        # An exception that was raised here, and only passed through the other end, stays the same object.
+        # An exception that was raised here and passed through the other end stays the same object.
         passed = self._local.raised.get(int(described.get("passed") or 0))
         return errors.rebuild(described, found) if passed is None else passed
 
     def fetch(self, hold: int, names: list[str]) -> list[Any]:
-        """Fetches pages to which a message of the other end refers and that are not here."""
+        """Fetches pages that a message of the other end refers to and that are not cached here."""
         reply = self._peer().request(Service.OBJECTS, {"op": "pages", "hold": hold, "names": names})
         return list(reply.buffers)
 
     def answer(self, request: Request) -> Message | None:
-        """Answers for Service.CALL: carries out, and answers with the value or with what was raised."""
+        """Answers a request of Service.CALL: executes it, and returns its value or its exception."""
         before, self._local.depth = self._local.depth, max(1, int(request.header.get("depth", 1)))
         try:
             value, more = self._carry_out(request)
@@ -221,7 +220,7 @@ class Link:
 
     def _carry_out(self, request: Request) -> tuple[Any, dict[str, Any]]:
         payload = self.codec.loads(request.header, request.buffers)
-        # Whatever it holds of the other end dies before the answer is written, and the answer then says so.
+        # Releases handles in the payload before the answer is written, so that the answer can report them.
         request.buffers = ()
         return self._perform(request.header, payload)
 
@@ -238,7 +237,7 @@ class Link:
         return Message({"raised": described, **packed.header}, packed.buffers)
 
     def answer_about_objects(self, request: Request) -> Message | None:
-        """Answers for Service.OBJECTS: pages of a message of this end, and handles that died."""
+        """Answers a request of Service.OBJECTS: sends pages of this end's messages, and releases freed handles."""
         header = request.header
         match header.get("op"):
             case "pages":

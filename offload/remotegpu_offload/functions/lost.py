@@ -1,4 +1,4 @@
-"""Names, in the error of a lost acceptor, the call that was lost. Pure."""
+"""Adds the name of the interrupted call to the error of a lost acceptor. Pure."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -9,10 +9,10 @@ from remotegpu_offload.wire.errors import LostError
 _CELL: Final = ["remotegpu_offload.jupyter.cell", "run"]
 
 
-class naming:  # noqa: N801 - used as contextlib's are
-    """Adds to a LostError from inside which request was lost, unless it says so already.
+class naming:  # noqa: N801 - used like functions of contextlib
+    """Adds the interrupted request to a LostError that leaves the block, unless the error names one already.
 
-    Not a generator: through one, the StopIteration of a generator at the acceptor would come out otherwise.
+    This is a class, because a generator-based context manager would change a StopIteration that passes through.
     """
 
     __slots__ = ("_what",)
@@ -27,8 +27,8 @@ class naming:  # noqa: N801 - used as contextlib's are
             raise named from None
 
 
-def called(header: dict[str, Any], payload: Any) -> str:  # noqa: PLR0911 - one for each kind of call
-    """Describes for people what a request of `Service.CALL` asks for; empty where only the caller knows."""
+def called(header: dict[str, Any], payload: Any) -> str:  # noqa: PLR0911 - one return for each kind of call
+    """Describes for users the call that a request of `Service.CALL` makes; "" if only the caller knows."""
     match header:
         case {"o": _}:
             return ""

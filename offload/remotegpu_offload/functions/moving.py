@@ -1,4 +1,4 @@
-"""Moves the objects of an acceptor to another one: both ends' part."""
+"""Moves the objects of an acceptor to another one: the halves of both ends."""
 
 import types
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ PIECE: Final = 256 << 20
 
 
 class _Mover(Encoder):
-    """Writes objects as they are, for another acceptor that takes this one's place."""
+    """Pickles objects without replacing them by handles, for the acceptor that replaces this one."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Proxy):
@@ -38,7 +38,7 @@ class _Mover(Encoder):
 
 
 class Store:
-    """The acceptor's part."""
+    """The acceptor's half: saves and loads its objects."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -88,13 +88,13 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The saved objects of an acceptor. The client does not read them."""
+    """The saved objects of an acceptor. The client stores them without reading them."""
 
     pieces: tuple[bytes, ...]
 
 
 class ObjectsPart:
-    """The client's part, as a part of the session that moves."""
+    """The client's half: the session part that moves objects."""
 
     name = "objects"
 
@@ -102,9 +102,9 @@ class ObjectsPart:
         self._client = client
 
     def save(self, peer: Peer) -> State:
-        """Saves the acceptor's objects.
+        """Fetches the state of the acceptor's objects.
 
-        Raises RemoteFailure for one that cannot move.
+        Raises RemoteFailure if an object cannot move.
         """
         header = peer.request(Service.OBJECTS, {"op": "save"}).header
         self._client.codec.exports.release((int(ident), int(count)) for ident, count in header["free"])
@@ -121,9 +121,9 @@ class ObjectsPart:
         return bytes(found)
 
     def load(self, peer: Peer, state: object) -> None:
-        """Gives the saved objects to another acceptor.
+        """Sends the saved objects to another acceptor.
 
-        Raises LostError where nothing was kept and something is lost.
+        Raises LostError if no state was saved although objects existed.
         """
         codec = self._client.codec
         if isinstance(state, State):

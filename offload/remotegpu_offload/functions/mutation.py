@@ -1,5 +1,4 @@
-"""Applies changes that a call made to its arguments at the acceptor: how they are found, what travels back, how they
-are applied."""
+"""Changes that a call makes to its arguments in the acceptor: finds them, sends them back, and applies them."""
 
 import array
 import collections
@@ -27,7 +26,7 @@ _HEAP: Final = 1 << 9
 
 
 def may_change(value: Any) -> bool:
-    """Whether `mutates: auto` watches this argument: all but functions, classes, modules and what cannot change."""
+    """Returns whether `mutates: auto` watches this argument: not functions, classes, modules and immutable values."""
     if isinstance(value, (*_IMMUTABLE, *inplace.CODE)) or hasattr(type(value), "_remotegpu_stays"):
         return False
     if isinstance(value, tuple):
@@ -41,11 +40,11 @@ def may_change(value: Any) -> bool:
 
 
 class Watch:
-    """The state of some arguments before a call. At the end that executes it.
+    """The state of some arguments before a call, at the end that executes the call.
 
     Args:
         digest: hashes the pickled form of a value.
-        stays: whether an object does not travel: then its parts are not watched.
+        stays: returns whether an object is not sent by value; then its parts are not watched.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Watch:
         self._digest = digest
         self._stays = stays
         self._before: dict[Key, tuple[Any, Any]] = {}
-        # What they hold: (index of the holder, place within it, object, its type, argument).
+        # The objects in the arguments: (index of the holder, place in the holder, object, its type, argument).
         self._held: list[tuple[int, Place, Any, type, Key]] = []
         self._known: set[int] = set()
         for key in keys:
@@ -83,16 +82,16 @@ class Watch:
         self._held.append((holder, place, held, type(held), key))
 
     def same(self, result: Any) -> Key | None:
-        """Returns the argument that is the result; None if none is."""
+        """Returns the key of the argument that is the result; None if no argument is."""
         for key, (value, _) in self._before.items():
             if value is result:
                 return key
         return None
 
     def changes(self, result: Any) -> tuple[Parts, Written]:
-        """Returns what has changed, and what the result has of the arguments.
+        """Returns the changes of the arguments, and the objects that the result shares with them.
 
-        Raises TypeError for an object that has become one of another class.
+        Raises TypeError for an object whose class has changed.
         """
         changed: set[Key] = set()
         parts: Parts = []
@@ -109,8 +108,10 @@ class Watch:
         return parts, self._copies(changed, result)
 
     def _copies(self, changed: set[Key], result: Any) -> Written:
-        """Returns all that the changed arguments held before, or that they or the result hold now and any argument held
-        before."""
+        """Returns the watched objects that must be sent.
+
+        They are all objects that a changed argument held before, and those that it or the result holds now.
+        """
         told = [result, *(held for _, _, held, _, key in self._held if key in changed)]
         reached = self._reached(told)
         kept: dict[int, int] = {}
@@ -144,25 +145,25 @@ class Watch:
         for at in wanted:
             while at >= 0 and at not in found:
                 found.add(at)
-                at = self._held[at][0]  # noqa: PLW2901 - up to the argument
+                at = self._held[at][0]  # noqa: PLW2901 - continues up to the argument
         return found
 
     def _state(self, value: Any) -> Any:
-        """Returns shape, dtype and segment hashes of a large array; a digest otherwise."""
+        """Returns shape, dtype and segment hashes of a large array; a digest of any other value."""
         if inplace.is_array(value) and not value.dtype.hasobject and value.nbytes >= pages.FLOOR:
             return value.shape, value.dtype.str, [pages.name_of(part) for part in pages.segments(_bytes_of(value))]
         return self._digest(value)
 
 
 def _bytes_of(array: Any) -> Any:
-    """Returns the memory of an array; of a copy if it is not contiguous."""
+    """Returns the memory of an array; that of a copy if the array is not contiguous."""
     np = sys.modules["numpy"]
     flat = array if array.flags.c_contiguous else array.T if array.flags.f_contiguous else np.ascontiguousarray(array)
     return memoryview(np.ndarray(flat.nbytes, np.uint8, buffer=flat))
 
 
 def digest(pieces: list[Any]) -> str:
-    """Hashes the pieces in which a value is pickled."""
+    """Returns the hash of a pickled value's pieces."""
     total = hashlib.sha256()
     for piece in pieces:
         total.update(piece)
@@ -170,15 +171,15 @@ def digest(pieces: list[Any]) -> str:
 
 
 def told(copies: Written) -> tuple[Any, ...]:
-    """Returns the objects whose new state the message carries."""
+    """Returns the objects whose new state is sent."""
     return tuple(held for _, _, is_told, held in copies if is_told)
 
 
 def apply(changes: tuple[Parts, Written], keys: Iterable[Key], argument: Callable[[Key], Any], result: Any) -> Any:
-    """Changes the arguments as they were changed there. Returns the result, with what it has of them.
+    """Applies the changes to the arguments. Returns the result, in which objects of the arguments are the originals.
 
-    Raises TypeError for a change that this kind of object cannot take; then nothing is changed but large arrays. Raises
-    RefusedError for a change of an argument that is none of these keys.
+    Raises TypeError if an object cannot take its change; then only large arrays may have changed. Raises RefusedError
+    for a change of an argument that is not in `keys`.
     """
     parts, copies = _read(changes)
     asked = {key for key, _ in parts} | {place for holder, place, _, _ in copies if holder < 0}
@@ -200,7 +201,7 @@ def apply(changes: tuple[Parts, Written], keys: Iterable[Key], argument: Callabl
         else:
             if holder not in within:
                 within[holder] = dict(inplace.parts(originals[holder]))
-            # A part that does not exist here was never sent; some objects make a part for themselves when it is read.
+            # If a part does not exist here, it was never sent: some objects create a part when it is read.
             original = within[holder].get(place)
         originals.append(original)
         if is_told:
@@ -209,7 +210,7 @@ def apply(changes: tuple[Parts, Written], keys: Iterable[Key], argument: Callabl
 
 
 def _read(changes: Any) -> tuple[Parts, Written]:
-    """Checks the form of changes that another program has sent."""
+    """Checks the structure of changes from the untrusted other end. Raises RefusedError."""
     match changes:
         case (list(parts), list(copies)):
             if all(map(_is_part, parts)) and all(_is_copy(one, at) for at, one in enumerate(copies)):

@@ -1,4 +1,4 @@
-"""The way in which one function's calls travel: its rule applied to its signature."""
+"""Plans how one function's calls are sent: applies its rule to its signature."""
 
 import inspect
 import re
@@ -13,11 +13,11 @@ from remotegpu_offload.functions.mutation import Key
 from remotegpu_offload.objects.encoder import Exported, Resident
 from remotegpu_offload.objects.errors import CrossingError
 
-_LOOKED_INTO: Final = 64  # longer containers are data, which are not searched for callbacks
+_LOOKED_INTO: Final = 64  # longer containers are data and are not searched for callbacks
 
 _FUNCTIONS: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, partial)
 
-# The place of an argument in the message: arguments and keywords, after the function if it travels too.
+# The path of an argument in the message: the argument tuple or keywords, after the function if that is sent too.
 _PLACE: Final = re.compile(r"\[(\d)\]\[('.*?'|\d+)\]")
 
 MARK: Final = "__remotegpu__"
@@ -28,8 +28,8 @@ class Plan:
     """The plan of one callable.
 
     Attributes:
-        name: module and qualified name by which the acceptor finds it; None: it travels by value.
-        header: of its calls.
+        name: module and qualified name by which the acceptor finds the callable; None: it is sent by value.
+        header: the header of its calls.
     """
 
     __slots__ = ("_parameters", "_rule", "_simple", "function", "header", "name")
@@ -44,7 +44,7 @@ class Plan:
         self._parameters: list[str] | None = None
         self.header: dict[str, Any] = {"op": "call"}
         if method:
-            # A method of the first argument.
+            # The callable is a method of the first argument.
             self.header["m"] = method
         elif name is not None:
             self.header["t"] = list(name)
@@ -54,7 +54,7 @@ class Plan:
     def arguments(
         self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Key] | None]:
-        """Returns the arguments as they are sent, and which of them are watched for changes; None: none is."""
+        """Returns the arguments to send, and the keys of those that are watched for changes; None if no argument is."""
         if self._simple:
             return (
                 tuple([outgoing(value) for value in arguments]),
@@ -63,7 +63,7 @@ class Plan:
             )
         names = self._names()
         rule = self._rule
-        # Further positions belong to *args.
+        # Further positional arguments belong to *args.
         positions = [names[index] if index < len(names) else "" for index in range(len(arguments))]
         sent = tuple([_by_mode(value, rule.mode(name)) for value, name in zip(arguments, positions, strict=True)])
         sent_keywords = {name: _by_mode(value, rule.mode(name)) for name, value in keywords.items()}
@@ -71,13 +71,13 @@ class Plan:
         return sent, sent_keywords, self._changed(arguments, keywords, positions)
 
     def about_argument(self, error: CrossingError) -> CrossingError:
-        """Returns the error with the argument's name instead of its place in the message."""
+        """Returns the error with the argument's name instead of its path in the message."""
         found = _PLACE.match(error.path)
         if found is None:
             return error
         names = self._names()
         group, key = found.groups()
-        # Before them is the function if it travels too.
+        # The message begins with the function if it is sent by value.
         if int(group) < (self.name is None and "m" not in self.header):
             return error
         position = int(key) if key.isdigit() else -1
@@ -103,7 +103,7 @@ class Plan:
             try:
                 parameters = inspect.signature(self.function).parameters.values()
             except (TypeError, ValueError):
-                parameters = ()  # type: ignore[assignment] # a C function that does not say
+                parameters = ()  # type: ignore[assignment] # a C function without a signature
             kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
             self._parameters = [each.name for each in parameters if each.kind in kinds]
         return self._parameters
@@ -114,16 +114,16 @@ def _by_mode(value: Any, mode: str) -> Any:
         case "value":
             return value
         case "ref":
-            # A callable object, for example a model, is not a function.
+            # Only functions are called back here. A callable object, such as a model, is moved to the acceptor.
             return Exported(value) if isinstance(value, _FUNCTIONS) else Resident(value)
     return outgoing(value)
 
 
 def _refuse_torn(sent: list[tuple[str, Any]]) -> None:
-    """Refuses arguments that share tensors if only some go by `ref`. A model that lives there and a copy of its
-    optimizer would each have parameters of their own.
+    """Refuses arguments that share tensors if only some are sent by `ref`: the others would get copies of the tensors.
 
-    Raises CrossingError.
+    For example, a model in the acceptor and a copy of its optimizer would have separate parameters. Raises
+    CrossingError.
     """
     owners = {id(held): name for name, value in sent if isinstance(value, Resident) for held in _tensors(value.value)}
     if not owners:
@@ -146,8 +146,7 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def outgoing(value: Any) -> Any:
-    """Exports a callable of the program, so that it runs here when it is called there; so too in a list, tuple or
-    dict."""
+    """Exports a callable of the program, also within a list, tuple or dict: a call in the acceptor then runs here."""
     if value.__class__ in (list, tuple):
         if len(value) <= _LOOKED_INTO and any(_stays_in_client(each) for each in value):
             return type(value)([Exported(each) if _stays_in_client(each) else each for each in value])
@@ -160,9 +159,9 @@ def outgoing(value: Any) -> Any:
 
 
 def _stays_in_client(value: Any) -> bool:
-    """Whether it is a function that cannot be found by a name there, or a method of this program's objects.
+    """Returns whether a callable must run here: a function without an importable name, or a method of a local object.
 
-    A function of a module is found by its name, there or by paging; `args: {f: ref}` makes it stay even so.
+    The acceptor finds a function of a module by its name. The rule `args: {f: ref}` makes such a function run here too.
     """
     match value:
         case types.FunctionType():
@@ -177,11 +176,10 @@ def _stays_in_client(value: Any) -> bool:
 
 
 def named(function: Callable[..., Any]) -> tuple[str, str] | None:
-    """Returns the name by which the acceptor finds a function; None if it is defined in `__main__` or within another
-    function."""
+    """Returns the name by which the acceptor finds a function; None if `__main__` or another function defines it."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if isinstance(function, types.BuiltinFunctionType) and not isinstance(function.__self__, type | types.ModuleType):
-        # Its qualified name may be that of the object whose method it is, as with pybind11's functions.
+        # The qualified name may be wrong: that of the object whose method it is, as for functions of pybind11.
         name = function.__name__
     if not module or not name or module == "__main__" or "<" in name:
         return None

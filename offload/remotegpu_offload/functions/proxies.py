@@ -1,4 +1,4 @@
-"""Proxies: each has a handle of an object at the other end, and asks that end whenever it is used."""
+"""Proxies: each has a handle to an object at the other end, and sends a request there whenever it is used."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ _FILES: Final = frozenset(
         "seekable",
     )
 )
-# Methods that the other end may call on an object of this end, by the kind as which it was sent.
+# Methods of this end's objects that the other end may call, by the kind under which the object was sent.
 METHODS: Final = {
     "call": frozenset(("__call__",)),
     "iter": frozenset(("__next__", "send", "throw", "close")),
@@ -38,12 +38,12 @@ METHODS: Final = {
     "manager": frozenset(("__enter__", "__exit__")),
     "decorator": frozenset(("__enter__", "__exit__", "_recreate_cm")),
 }
-# How many values of an iterator are fetched ahead at most, and for how long the other end may collect them.
+# How many values of an iterator are fetched ahead at most.
 AHEAD: Final = 64
 
 
 class Proxy:
-    """Base of proxies: a handle, and the link for requests."""
+    """The base class of proxies: a handle, and the link for requests."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
         self._link = link
@@ -56,7 +56,7 @@ class Proxy:
 
 
 class RemoteFunction(Proxy):
-    """A callable of the other end; calling it runs it there."""
+    """A callable of the other end; a call runs there."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
         super().__init__(link, handle, info)
@@ -72,7 +72,10 @@ class RemoteFunction(Proxy):
 
 
 class RemoteIterator(Proxy):
-    """A generator or iterator of the other end. Values are fetched one, two, four, ... at a time if they come fast."""
+    """A generator or iterator of the other end.
+
+    Fetches one value, then two, four, ... in advance if they are ready quickly.
+    """
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
         super().__init__(link, handle, info)
@@ -96,7 +99,7 @@ class RemoteIterator(Proxy):
         try:
             raise end
         finally:
-            # Its traceback holds this frame.
+            # The exception's traceback holds this frame.
             del end
 
     def _fetch(self) -> None:
@@ -125,7 +128,7 @@ class RemoteIterator(Proxy):
         return self._ask("throw", error)
 
     def close(self) -> None:
-        """Ends the generator there, and drops the values that were fetched ahead."""
+        """Closes the generator at the other end, and drops the values that were fetched ahead."""
         self._fetched.clear()
         if self._end is None:
             self._end = StopIteration()
@@ -136,7 +139,7 @@ class RemoteIterator(Proxy):
 
 
 class RemoteFile(Proxy):
-    """An open file of the other end: reads and writes happen there, at its position."""
+    """An open file of the other end: reads and writes happen there, at the file's position."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
         super().__init__(link, handle, info)
@@ -187,16 +190,16 @@ class RemoteFile(Proxy):
 
 
 class RemoteObject(Proxy):
-    """An object that stays at the other end: pass it to calls, or `fetch` a copy."""
+    """An object that stays at the other end. Pass it to calls, or call `fetch` for a copy."""
 
     def __init__(self, link: Link, handle: Handle, info: Any) -> None:
         super().__init__(link, handle, info)
         self._name = str(info)
 
     def fetch(self) -> Any:
-        """Returns a copy of its value here.
+        """Returns a copy of the object.
 
-        Raises CrossingError for what cannot be copied, RefusedError for what is not taken.
+        Raises CrossingError if the object cannot be copied, RefusedError if its type is not allowed here.
         """
         with naming(lambda: f"in fetch of {self!r}"):
             return self._link.ask({"op": "copy"}, (self,))
@@ -206,28 +209,30 @@ class RemoteObject(Proxy):
 
 
 class RemoteManager(RemoteObject):
-    """A context manager of the other end: it is entered and left there, and gets the exception that is raised in
-    between."""
+    """A context manager of the other end. Its methods run there, and `__exit__` gets the exception of the block."""
 
     def __enter__(self) -> Any:
-        # A value that cannot be copied here stays there.
+        # A value that cannot be copied stays at the other end.
         return self._link.ask({"o": handle_of(self).ident, "m": "__enter__", "returns": "auto"}, ((), {}))
 
     def __exit__(self, kind: Any, error: Any, _traceback: Any) -> Any:
-        # A traceback stays here.
+        # Tracebacks are not sent.
         return self._ask("__exit__", kind, error, None)
 
 
 class RemoteDecorator(RemoteManager, contextlib.ContextDecorator):
-    """The result of a function under `contextlib.contextmanager`."""
+    """The result of a function that `contextlib.contextmanager` decorates."""
 
     def _recreate_cm(self) -> Any:
-        """Makes another manager for each call, when it is used as a decorator."""
+        """Makes a new manager for each call of a function that this manager decorates."""
         return self._ask("_recreate_cm")
 
 
 class RemoteAsynchronousManager(RemoteObject):
-    """The result of a function under `contextlib.asynccontextmanager`: the program's loop keeps running."""
+    """The result of a function that `contextlib.asynccontextmanager` decorates.
+
+    The program's event loop keeps running.
+    """
 
     async def __aenter__(self) -> Any:
         return await asyncio.to_thread(self._ask, "__enter__")
@@ -237,7 +242,7 @@ class RemoteAsynchronousManager(RemoteObject):
 
 
 def by_kind(link: Link) -> dict[str, Callable[[Handle, Any], Any]]:
-    """Returns factories of proxies, by the kind of object."""
+    """Returns functions that make proxies, by the kind of object."""
     made: dict[str, type[Proxy]] = {
         "call": RemoteFunction,
         "iter": RemoteIterator,

@@ -1,4 +1,4 @@
-"""Skips sending functions that travel by value, such as those of `__main__`, while nothing in them has changed."""
+"""Avoids sending a function by value again (such as one of `__main__`) while its content has not changed."""
 
 import dis
 import threading
@@ -13,14 +13,14 @@ _ATOMS: Final = (
     *(int, float, complex, str, bytes, bool, types.NoneType),
     *(types.BuiltinFunctionType, types.ModuleType, types.CodeType),
 )
-_MOST: Final = 64  # of the objects to which a function refers
-# Instructions that change something which the next call would find changed, and which the program has not changed.
+_MOST: Final = 64  # most objects to which a function refers
+# Instructions whose effects the next call would find, although the program itself has not made these changes.
 _STORES: Final = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")
 _STORES_OUTSIDE: Final = ("STORE_DEREF", "DELETE_DEREF")
 
 
 class Sent:
-    """The functions that one acceptor has. The numbers are the codec's."""
+    """The functions that one acceptor already has. Their numbers come from the codec."""
 
     def __init__(self) -> None:
         self._seen: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
@@ -28,7 +28,7 @@ class Sent:
         self._lock = threading.Lock()
 
     def has(self, function: Any, content: list[Any]) -> bool:
-        """Whether it was sent with this content: the very same objects."""
+        """Returns whether the function was sent with this content: the very same objects."""
         before = self._seen.get(function)
         return (
             before is not None
@@ -44,7 +44,7 @@ class Sent:
             self._seen[function] = content
 
     def gone(self) -> list[int]:
-        """Returns the numbers of functions that have been collected; each is sent once."""
+        """Returns the numbers of functions that were garbage-collected since the last call."""
         if not self._gone:
             return []
         with self._lock:
@@ -52,21 +52,20 @@ class Sent:
         return gone
 
     def clear(self) -> None:
-        """Forgets everything: the acceptor is another one."""
+        """Forgets all functions, because a new acceptor has none of them."""
         with self._lock:
             self._seen.clear()
             self._gone.clear()
 
 
 def content(function: types.FunctionType) -> list[Any] | None:
-    """Lists all that a function consists of and refers to; None where some of it may change and be the same object
-    still.
+    """Returns all objects that a function consists of and refers to; None if one of them can change in place.
 
-    It is also None for a function that itself changes what it refers to: each of its calls begins with the program's
-    own values.
+    Also None for a function that changes objects to which it refers: each call must begin with the program's own
+    values.
     """
     found: list[Any] = []
-    # Without the function itself: the record would keep it alive.
+    # Leaves out the function itself, which the record would keep alive.
     return found[1:] if _collect(function, found) else None
 
 
@@ -87,14 +86,14 @@ def _collect(value: Any, found: list[Any]) -> bool:
 
 
 def _parts(function: types.FunctionType) -> list[Any] | None:
-    """Lists the parts of a function that travels by value; None if they may change unnoticed."""
+    """Returns the parts of a function that is sent by value; None if they can change in place."""
     code = function.__code__
     if vars(function) or _changes_things(code):
         return None
     try:
         held = [cell.cell_contents for cell in function.__closure__ or ()]
     except ValueError:
-        # A variable that has no value yet.
+        # A variable of the closure has no value yet.
         return None
     space = function.__globals__
     held += [space[name] for name in cloudpickle._extract_code_globals(code) if name in space]

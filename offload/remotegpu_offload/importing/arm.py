@@ -1,4 +1,4 @@
-"""Arms a process: the functions and classes that the configuration names are wrapped at the import of their module."""
+"""Arms a process: wraps functions and classes that the configuration names when their module is imported."""
 
 import ast
 import json
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from remotegpu_offload.config.model import Config
 
 _WILD: Final = frozenset("*?[")
-# Modules that Python itself looks for when it starts, and those that reading the configuration needs.
+# Modules that Python itself imports at its start, and those that reading the configuration imports.
 _NO_CONCERN: Final = frozenset(("sitecustomize", "usercustomize", "cloudpickle", "yaml", "_yaml", *OURS))
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-# Function that the main module calls to have one of its own functions or classes wrapped.
+# The function that the main module calls to wrap one of its own functions or classes.
 _WRAP: Final = "__remotegpu_wrap__"
-# Variable that passes this program's configuration to the processes that it starts.
+# The variable that passes this program's configuration to processes that it starts.
 CHILD_ENV: Final = "REMOTEGPU_OFFLOAD_CHILD"
-# Python imports `sitecustomize` from here when it starts.
+# The folder from which Python imports `sitecustomize` at its start.
 _START: Final = str(Path(__file__).resolve().parents[1] / "sitecustomize")
 
 
 class _Armed:
-    """Armed by the environment, before the program can arm the process itself."""
+    """The watcher that `sitecustomize` installed, before the program arms the process itself."""
 
     watcher: Watcher | None = None
 
 
 def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False, already: bool = True) -> Watcher:
-    """Arms this process. The configuration is read when the first module outside of the standard library is imported,
-    or now if one of them is `already`.
+    """Arms this process.
 
-    `find_config` may raise ConfigError, which that import then raises.
+    The configuration is read at the first import of a module outside of the standard library. With `already`, modules
+    that are imported before count too. If `find_config` raises ConfigError, that import raises the error.
     """
     if _Armed.watcher in sys.meta_path:
         sys.meta_path.remove(_Armed.watcher)
@@ -58,7 +58,7 @@ def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False, alread
         if module.__name__ == "torch":
             _arm_torch(config())
         if not torch_only and names_in(config(), module.__name__):
-            from remotegpu_offload.functions import client  # noqa: PLC0415 - only for who uses it
+            from remotegpu_offload.functions import client  # noqa: PLC0415 (only needed by function rules)
             from remotegpu_offload.importing import unmatched  # noqa: PLC0415
 
             client.install(module, config())
@@ -68,30 +68,34 @@ def arm(find_config: "Callable[[], Config]", *, torch_only: bool = False, alread
 
 
 def arm_from_environment() -> None:
-    """Does the same for `sitecustomize`: with the configuration of the program that started this process
-    (`arm_children`), otherwise with the one that is found at that time."""
+    """Arms this process for `sitecustomize`.
+
+    The configuration comes from the program that started this process (`arm_children`); otherwise it is searched for.
+    """
     said = json.loads(os.environ.get(CHILD_ENV, "{}"))
 
     def find() -> "Config":
-        from remotegpu_offload.config.load import load  # noqa: PLC0415 - imports a YAML reader
+        from remotegpu_offload.config.load import load  # noqa: PLC0415 (imports a YAML reader)
 
         config = load(said.get("config"))
         if not said:
             return config
-        from remotegpu_offload.client import session  # noqa: PLC0415 - only for who uses it
+        from remotegpu_offload.client import session  # noqa: PLC0415 (only needed in child processes)
 
         if said["backends"]:
             config = replace(config, session=replace(config.session, backends=tuple(said["backends"])))
         session.configure(config)
         return config
 
-    # Modules that are imported by now came with Python's own start.
+    # Modules that are imported already belong to Python's own start.
     _Armed.watcher = arm(find, torch_only=bool(said.get("torch_only")), already=False)
 
 
 def arm_children(config: "Config", *, torch_only: bool) -> None:
-    """Arms each Python that this program starts as it is armed itself: by multiprocessing's spawn and forkserver, or as
-    a command. Each opens a session of its own, on the same shares, when it needs one."""
+    """Arms each Python process that this program starts, by multiprocessing's spawn and forkserver or as a command.
+
+    Each of them opens a session of its own, on the same shares, when it needs one.
+    """
     said = {
         "config": None if config.source is None else str(config.source),
         "backends": config.session.backends,
@@ -103,17 +107,16 @@ def arm_children(config: "Config", *, torch_only: bool) -> None:
 
 
 def names_in(config: "Config", module: str) -> bool:
-    """Whether a rule for functions or classes may name something in this module."""
-    from remotegpu_offload.functions import profiles  # noqa: PLC0415 - only for who uses it
+    """Returns whether a rule for functions or classes may match a name in this module."""
+    from remotegpu_offload.functions import profiles  # noqa: PLC0415 (only needed by function rules)
 
     return any(_may_mean(rule.pattern, module) for rule in profiles.rules(config))
 
 
 def main_code(source: bytes | str, file: str, config: "Config") -> Any:
-    """Compiles the main module's code, in which each function and class that a rule names (`__main__.name`) wraps
-    itself.
+    """Compiles the main module, with a decorator for each function and class that a rule names as `__main__.name`.
 
-    Line numbers stay. Raises SyntaxError.
+    Line numbers do not change. Raises SyntaxError.
     """
     rules = [rule for rule in (*config.functions, *config.classes) if _may_mean(rule.pattern, "__main__")]
     if not rules:
@@ -123,17 +126,17 @@ def main_code(source: bytes | str, file: str, config: "Config") -> Any:
     for node in tree.body:
         if isinstance(node, _DEFINITIONS) and any(rule.matches(f"__main__.{node.name}") for rule in rules):
             node.decorator_list.insert(0, ast.copy_location(ast.Name(_WRAP, ast.Load()), node))
-    from remotegpu_offload.importing import unmatched  # noqa: PLC0415 - only for who uses it
+    from remotegpu_offload.importing import unmatched  # noqa: PLC0415 (only needed by function rules)
 
     unmatched.warn_of_main(config, defined)
     return compile(tree, file, "exec", dont_inherit=True)
 
 
 def main_names(config: "Config") -> dict[str, Any]:
-    """Returns the names that `main_code` needs in the main module."""
+    """Returns the names that code from `main_code` needs in the main module."""
 
     def wrap(value: Any) -> Any:
-        from remotegpu_offload.functions import client  # noqa: PLC0415 - only for who uses it
+        from remotegpu_offload.functions import client  # noqa: PLC0415 (only needed by function rules)
 
         return client.decorated(value, f"__main__.{value.__name__}", config)
 
@@ -149,7 +152,7 @@ def _may_mean(pattern: str, module: str) -> bool:
 
 
 def _arm_torch(config: "Config") -> None:
-    from remotegpu_offload.torch.script import names  # noqa: PLC0415 - imports torch
+    from remotegpu_offload.torch.script import names  # noqa: PLC0415 (imports torch)
 
     assert config.torch is not None
     names.arm(config.torch.devices)

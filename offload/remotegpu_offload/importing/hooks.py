@@ -1,4 +1,4 @@
-"""Callbacks after the import of a module, without importing anything for it."""
+"""Calls a function after a module is imported, without importing the module."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -12,9 +12,10 @@ Told = Callable[[ModuleType], None]
 
 
 class Watcher(MetaPathFinder):
-    """Lets the others find, and calls `told` when a module that `matches` has been executed."""
+    """A finder that leaves the search to the other finders, and calls `told` after a module that `matches` was
+    executed."""
 
-    # So that a search for a module's place does not ask this finder.
+    # Marks this finder for `code.sources`, which searches for modules without it.
     remotegpu_watches = True
 
     def __init__(self, matches: Matches, told: Told, maybe: Matches) -> None:
@@ -33,7 +34,7 @@ class Watcher(MetaPathFinder):
         return spec
 
     def _found_by_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-        # Those before us have been asked, and found nothing.
+        # The finders before this one have found nothing.
         ours = sys.meta_path.index(self) if self in sys.meta_path else -1
         for finder in sys.meta_path[ours + 1 :]:
             find: Any = getattr(finder, "find_spec", None)
@@ -44,7 +45,7 @@ class Watcher(MetaPathFinder):
 
 
 class _Watched(Loader):
-    """Stands before the real loader until it has done its work."""
+    """Wraps the real loader until the module is executed."""
 
     def __init__(self, real: Any, told: Told) -> None:
         self._real = real
@@ -56,7 +57,7 @@ class _Watched(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # While the module runs, and afterwards, all code sees the loader that it really has.
+        # During the execution and afterwards, all code sees the real loader.
         if module.__spec__ is not None:
             module.__spec__.loader = self._real
         module.__loader__ = self._real
@@ -68,10 +69,10 @@ class _Watched(Loader):
 
 
 def when_imported(matches: Matches | str, told: Told, *, maybe: Matches | None = None, already: bool = True) -> Watcher:
-    """Calls `told` with each module that matches (a predicate, or one name), now if it was imported `already`.
+    """Calls `told` with each imported module that matches (a predicate, or one name).
 
-    Where `maybe` is given, `matches` is called only for names for which that is true, and only if there is such a
-    module. An exception of either is raised by the import.
+    With `already`, modules that are imported before count too, at once. With `maybe`, `matches` is called only for
+    names for which `maybe` is true, and only if the module exists. The import raises the exceptions of both.
     """
     wanted = matches.__eq__ if isinstance(matches, str) else matches
     watcher = Watcher(lambda name: wanted(name) is True, told, maybe or (lambda name: wanted(name) is True))

@@ -1,4 +1,7 @@
-"""A finder for cloudpickle and PyYAML, which the user's interpreter may lack. Its own installations come first."""
+"""A finder for cloudpickle and PyYAML, which the user's interpreter may lack.
+
+Versions installed there take precedence.
+"""
 
 import importlib.util
 import os
@@ -9,13 +12,13 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final
 
-# Folders, as in PYTHONPATH, of which only these two packages are used.
+# A list of folders, like PYTHONPATH. Only these two packages are imported from them.
 LIBRARIES_ENV: Final = "REMOTEGPU_OFFLOAD_LIBRARIES"
 _LIBRARIES: Final = ("cloudpickle", "yaml")
 
 
 class LibraryFinder(MetaPathFinder):
-    """The last one of `sys.meta_path`, so that it is only asked for what no other finder has."""
+    """The last finder of `sys.meta_path`, which is asked only if no other finder has the module."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._folders = folders
@@ -32,14 +35,14 @@ class LibraryFinder(MetaPathFinder):
 
 
 def install_finder() -> None:
-    """From the folder around our package, and those that the command line named."""
+    """Installs the finder for the folders in LIBRARIES_ENV and the folder that contains this package."""
     ours = __file__.rpartition("/remotegpu_offload/")[0]
     given = [folder for folder in os.environ.get(LIBRARIES_ENV, "").split(os.pathsep) if folder]
     sys.meta_path.append(LibraryFinder([*given, ours]))
 
 
 def library_folders() -> str:
-    """The value of LIBRARIES_ENV: where this interpreter has them."""
+    """Returns the value of LIBRARIES_ENV: the folders in which this interpreter has the packages."""
     found = [importlib.util.find_spec(name) for name in _LIBRARIES]
     folders = [os.path.dirname(os.path.dirname(spec.origin)) for spec in found if spec is not None and spec.origin]
     return os.pathsep.join(dict.fromkeys(folders))

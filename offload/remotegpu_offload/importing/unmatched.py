@@ -1,4 +1,4 @@
-"""Warnings about rules that match nothing. Without them the program would silently run here."""
+"""Warns of rules that match nothing. Without a warning the program would silently run here."""
 
 import sys
 from collections.abc import Iterable
@@ -9,9 +9,9 @@ from remotegpu_offload.config.suggest import suggestion
 
 
 def warn_of_module(config: Config, module: ModuleType) -> None:
-    """Rules for a name that this module, just imported, does not have, or has as something else."""
+    """Warns of rules for names that a newly imported module lacks, or that are of another kind."""
     members = vars(module)
-    # A package may get the name as a module below it; others make their names when they are asked.
+    # A package may get the name later as a submodule; a module with `__getattr__` creates names on demand.
     if "__path__" in members or "__getattr__" in members:
         return
     for rule, name in _plain(config, module.__name__):
@@ -24,7 +24,7 @@ def warn_of_module(config: Config, module: ModuleType) -> None:
 
 
 def warn_of_main(config: Config, defined: Iterable[str]) -> None:
-    """The same of the script, whose names are known before it runs."""
+    """Warns of rules for names that the script lacks. Call it before the script runs."""
     names = list(defined)
     for rule, name in _plain(config, "__main__"):
         if name not in names:
@@ -32,7 +32,7 @@ def warn_of_main(config: Config, defined: Iterable[str]) -> None:
 
 
 def _plain(config: Config, home: str) -> Iterable[tuple[FunctionRule | ClassRule, str]]:
-    """The rules that name one thing in this module."""
+    """Yields the rules without wildcards for this module, with the name that each contains."""
     rules: tuple[FunctionRule | ClassRule, ...] = (*config.functions, *config.classes)
     for rule in rules:
         module, _, name = rule.pattern.rpartition(".")

@@ -1,4 +1,7 @@
-"""A cell that runs in an acceptor: which names go there, which come back. `run` is the acceptor's part."""
+"""Runs a notebook cell in an acceptor: finds the names that must be sent and those that are sent back.
+
+`run` is the acceptor's half.
+"""
 
 import ast
 import builtins
@@ -15,20 +18,22 @@ _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names that a cell reads and writes, in alphabetical order. Names that it defines or imports are not among the
-    written ones: that is done at both ends."""
+    """The names that a cell reads and writes, in alphabetical order.
+
+    Names that the cell defines or imports are not in `writes`: both ends execute definitions and imports.
+    """
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
 
 
 def names_of(source: str) -> Names:
-    """Returns which of the notebook's names a cell may read, and which it assigns. Raises SyntaxError."""
+    """Returns the names of the notebook that a cell may read, and those that it assigns. Raises SyntaxError."""
     tree = ast.parse(source)
     table = symtable.symtable(source, "<cell>", "exec")
     defined = {name for statement in tree.body for name in _defined(statement)}
     reads = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
-    # The table calls `a += 1` an assignment only.
+    # For the symbol table, `a += 1` is only an assignment.
     reads |= {
         node.target.id
         for node in ast.walk(tree)
@@ -42,20 +47,19 @@ def names_of(source: str) -> Names:
         for symbol in child.get_symbols()
         if symbol.is_declared_global() and symbol.is_assigned()
     }
-    # Objects that are changed in place are changed in the notebook afterwards, too.
+    # The notebook also gets objects that the cell changes in place.
     writes |= _changed(tree)
     return Names(tuple(sorted(reads - set(dir(builtins)))), tuple(sorted(writes - defined)))
 
 
 def definitions(source: str) -> str:
-    """Returns the statements of a cell that define functions and classes, or import: the notebook has them afterwards
-    too."""
+    """Returns the cell's definitions of functions and classes, and its imports, which the notebook also executes."""
     kept = [statement for statement in ast.parse(source).body if isinstance(statement, _DEFINITIONS)]
     return "\n".join(ast.unparse(statement) for statement in kept)
 
 
 def split(values: Mapping[str, Any], reads: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the notebook's values that a cell reads, and the modules among them by their names."""
+    """Returns the notebook's values that a cell reads, and separately the names of the modules among them."""
     found = {name: values[name] for name in reads if name in values}
     modules = {name: value.__name__ for name, value in found.items() if isinstance(value, type(builtins))}
     return {name: value for name, value in found.items() if name not in modules}, modules
@@ -64,9 +68,9 @@ def split(values: Mapping[str, Any], reads: Iterable[str]) -> tuple[dict[str, An
 def run(
     source: str, file: str, values: dict[str, Any], modules: dict[str, str], wanted: tuple[str, ...]
 ) -> tuple[dict[str, Any], Any]:
-    """Runs a cell. Returns the values of the wanted names as far as it has set them, and that of its last line.
+    """Runs a cell. Returns the values of the wanted names that exist afterwards, and the value of its last line.
 
-    `file` is its name in tracebacks. Raises what the cell raises.
+    `file` is the cell's name in tracebacks. Raises the cell's exceptions.
     """
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     scope: dict[str, Any] = {"__name__": "__main__", **values}
@@ -84,7 +88,7 @@ def run(
 
 
 def define(source: str, scope: dict[str, Any]) -> None:
-    """Executes a cell's definitions and imports here; an import that only the acceptor can do is left out."""
+    """Executes a cell's definitions and imports here. Skips imports that work only in the acceptor."""
     for statement in ast.parse(definitions(source)).body:
         with contextlib.suppress(ImportError):
             exec(compile(ast.Module([statement], []), "<cell>", "exec"), scope)  # noqa: S102
@@ -105,7 +109,7 @@ def _below(table: symtable.SymbolTable) -> Iterable[symtable.SymbolTable]:
 
 
 def _changed(tree: ast.Module) -> set[str]:
-    """Returns names whose object the cell's own statements assign into: `a[0] = 1`, `a.b = 1`, `del a[0]`."""
+    """Returns the names of objects into which the cell assigns: `a[0] = 1`, `a.b = 1`, `del a[0]`."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):

@@ -1,5 +1,8 @@
-"""`%load_ext remotegpu`: `%remotegpu -p 0.25` for a share of a GPU; `%%offload` for cells that run elsewhere, and
-`%remotegpu use BACKEND` for where that is."""
+"""The magics of `%load_ext remotegpu`.
+
+`%remotegpu -p 0.25` leases a share of a GPU for the notebook. `%%offload` runs a cell in an acceptor, and `%remotegpu
+use BACKEND` chooses the acceptor's back end.
+"""
 
 import itertools
 import json
@@ -30,10 +33,10 @@ _RULE: Final = FunctionRule("remotegpu_offload.jupyter.cell.run")
 
 
 class Share(Protocol):
-    """The notebook's own share of a GPU."""
+    """The interface of the notebook's own share of a GPU."""
 
     def take(self, words: Sequence[str], show: Callable[[str], None]) -> None:
-        """Opens or changes the share. Raises ValueError if it cannot be had."""
+        """Opens or changes the share. Raises ValueError if it is not available."""
 
     def line(self) -> str: ...
 
@@ -42,7 +45,7 @@ class Share(Protocol):
 
 @magics_class
 class OffloadMagics(Magics):  # type: ignore[misc]
-    """One share and one session for the notebook, opened when they are first needed."""
+    """The notebook's share and its session, each opened at the first use."""
 
     def __init__(self, shell: Any, new_share: Callable[[], Share]) -> None:
         super().__init__(shell)
@@ -52,7 +55,7 @@ class OffloadMagics(Magics):  # type: ignore[misc]
 
     @line_magic  # type: ignore[untyped-decorator]
     def remotegpu(self, line: str) -> None:
-        """A share of a GPU for this notebook; where `%%offload` runs, and what it cost.
+        """Leases a share of a GPU for this notebook, and chooses the acceptor of `%%offload`.
 
         %remotegpu -p 0.25      CUDA of this notebook runs on a quarter of a GPU; options as of `remotegpu run`
         %remotegpu use cpu      `%%offload` runs there from now on; what is there already moves
@@ -79,7 +82,10 @@ class OffloadMagics(Magics):  # type: ignore[misc]
 
     @cell_magic  # type: ignore[untyped-decorator]
     def offload(self, line: str, source: str) -> Any:
-        """Runs the cell in the acceptor: names that it reads travel there, names that it assigns come back."""
+        """Runs the cell in the acceptor.
+
+        Sends the variables that the cell reads, and updates those that the cell assigns.
+        """
         if line.strip():
             raise UsageError("%%offload takes no arguments: choose where it runs by `%remotegpu use BACKEND`")
         text = self.shell.transform_cell(source)
@@ -94,7 +100,7 @@ class OffloadMagics(Magics):  # type: ignore[misc]
         try:
             changed, last = run(text, f"<offloaded cell {next(self._numbers)}>", values, modules, names.writes)
         except Exception as error:
-            # Only the cell's error is of use, not the many lines of this package below it.
+            # Removes the frames of this package, which do not help the user.
             thin(error)
             raise
         cell.define(text, space)
@@ -120,7 +126,7 @@ class OffloadMagics(Magics):  # type: ignore[misc]
         shown = False
 
         def show(text: str) -> None:
-            # In a notebook the line changes in place; a terminal would get line after line.
+            # A notebook updates the line in place. A terminal would print it again for each update.
             nonlocal shown
             if not shown or hasattr(self.shell, "kernel"):
                 display({"text/plain": text}, raw=True, display_id="remotegpu", update=shown)

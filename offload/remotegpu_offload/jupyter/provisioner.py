@@ -1,4 +1,4 @@
-"""The kernel provisioner `remotegpu-provisioner` of the release before, which only says what is there in its place."""
+"""The removed kernel provisioner `remotegpu-provisioner`. For one release, it only names its replacement."""
 
 from typing import Any, NoReturn
 
@@ -8,7 +8,7 @@ from remotegpu_offload.jupyter.proxy import GONE
 
 
 class OffloadProvisioner(LocalProvisioner):  # type: ignore[misc]
-    """Starts no kernel. Jupyter shows the error."""
+    """Starts no kernel: raises an error that Jupyter shows."""
 
     async def pre_launch(self, **_: Any) -> NoReturn:
         raise RuntimeError(GONE)

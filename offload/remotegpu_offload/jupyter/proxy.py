@@ -1,6 +1,6 @@
-"""Tells users of kernels in acceptors, which are gone, what to do. It goes with the next release.
+"""Names the replacement for kernels in acceptors, which were removed. The next release removes this module.
 
-Kernelspecs of the release before start this in place of a kernel.
+Kernelspecs that the previous release installed start this module instead of a kernel.
 """
 
 import sys

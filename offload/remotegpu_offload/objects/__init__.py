@@ -1,7 +1,7 @@
-"""Values between the two ends: pickles whose large buffers are pages, and handles to what stays where it is.
+"""Values that the two ends exchange: pickles whose large buffers are pages, and handles to objects that are not sent.
 
-`codec` is one end's side of it. `encoder` writes, `restricted` reads in the client, `pages` names large buffers by
+`codec` is one end's half. `encoder` writes, `restricted` reads in the client, `pages` names large buffers by a hash of
 their content, and `table` counts handles. `arrays`, `frames`, `sparse` and `values` write known types in a form that
-can be checked. Used by `functions` and torch mode. The client must not execute anything that an acceptor chose. It
-imports no other part of offload.
+the reader can check. `functions` and torch mode use this package; it imports no other part of offload. The client must
+not execute anything that an acceptor chose.
 """

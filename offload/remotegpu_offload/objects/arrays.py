@@ -1,4 +1,4 @@
-"""NumPy's values, written in a form that can be checked: numpy's own states reach memory unchecked."""
+"""Pickles NumPy's values in a form that the reader can check; NumPy's own pickles write memory without checks."""
 
 import pickle
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -16,7 +16,7 @@ _GENERATORS: Final = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 @restricted.allow
 def dtype(spec: Any) -> "np.dtype[Any]":
-    """From its text, or for a structured one from names, types, offsets, titles and size."""
+    """Makes a dtype from its text; a structured one from a dict with names, formats, offsets, titles and size."""
     if isinstance(spec, str):
         return np.dtype(spec)
     if isinstance(spec, dict):
@@ -31,7 +31,7 @@ def dtype(spec: Any) -> "np.dtype[Any]":
 
 @restricted.allow
 def array(data: Any, kind: Any, shape: Any, order: Any) -> "NDArray[Any]":
-    """An array over these bytes, which NumPy measures. Objects have no bytes."""
+    """Makes an array over these bytes. Raises ValueError for a wrong size, TypeError for an array of objects."""
     if not isinstance(kind, np.dtype) or kind.hasobject:
         raise TypeError("not an array's type")
     if not isinstance(data, bytes | bytearray | memoryview | pickle.PickleBuffer):
@@ -44,7 +44,7 @@ def array(data: Any, kind: Any, shape: Any, order: Any) -> "NDArray[Any]":
 
 @restricted.allow
 def objects(values: Any, kind: Any, shape: Any, order: Any) -> "NDArray[Any]":
-    """An array that holds Python's objects, or text of any length."""
+    """Makes an array of Python objects, or of texts of any length."""
     if not isinstance(values, list) or not isinstance(kind, np.dtype):
         raise TypeError("not an array's objects")
     flat = np.empty(len(values), kind)
@@ -55,7 +55,7 @@ def objects(values: Any, kind: Any, shape: Any, order: Any) -> "NDArray[Any]":
 
 @restricted.allow
 def scalar(data: Any, kind: Any) -> Any:
-    """One element, from its bytes."""
+    """Makes a scalar from its bytes."""
     if not isinstance(kind, np.dtype) or kind.hasobject or not isinstance(data, bytes):
         raise TypeError("not a scalar")
     return np.ndarray(1, kind, buffer=data)[0]
@@ -68,11 +68,11 @@ def masked(data: Any, mask: Any, fill: Any) -> Any:
 
 @restricted.allow
 def generator(name: Any, state: Any) -> Any:
-    """A bit generator in this state."""
+    """Makes a bit generator with this state. Raises ValueError for an invalid state."""
     if name not in _GENERATORS:
         raise ValueError(f"{name!r} is no bit generator")
     made = getattr(np.random, name)()
-    # An index into the key that NumPy does not check.
+    # NumPy does not check these indexes into the key and the buffer.
     inner = state.get("state", {})
     for where, limit in ((inner, 624 if name == "MT19937" else None), (state, 4)):
         at = where.get("pos" if where is inner else "buffer_pos") if isinstance(where, dict) else None
@@ -84,7 +84,7 @@ def generator(name: Any, state: Any) -> Any:
 
 @restricted.allow
 def random(bits: Any, legacy: Any) -> Any:
-    """A RandomState, or Generator, of this bit generator."""
+    """Makes a Generator with this bit generator, or a RandomState if `legacy` is given."""
     if not isinstance(bits, np.random.BitGenerator):
         raise TypeError("not a bit generator")
     if legacy is None:
@@ -96,7 +96,7 @@ def random(bits: Any, legacy: Any) -> Any:
 
 @restricted.allow
 def ufunc(name: Any) -> Any:
-    """numpy.NAME, if that is a ufunc."""
+    """Returns numpy.NAME. Raises TypeError unless it is a ufunc."""
     found = vars(np).get(name)
     if not isinstance(found, np.ufunc):
         raise TypeError(f"{name!r} is no ufunc")
@@ -104,7 +104,7 @@ def ufunc(name: Any) -> Any:
 
 
 class _View:
-    """An array that is sent as a part of another one's memory."""
+    """An array that is sent as a part of another array's memory."""
 
     __slots__ = ("array", "base")
 
@@ -114,7 +114,7 @@ class _View:
 
 
 def view(base: Any, kind: Any, offset: int, shape: Any, strides: Any) -> "NDArray[Any]":
-    """A part of an array's memory. Not for what comes from an acceptor."""
+    """Makes an array that is a part of another array's memory. Unchecked, so only the acceptor may execute it."""
     return np.ndarray(shape, kind, buffer=base, offset=offset, strides=strides)
 
 
@@ -125,7 +125,7 @@ def _reduce_view(_encoder: Encoder, value: _View) -> Any:
 
 
 def sharing(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments, in which arrays that share memory share it there too."""
+    """Returns the arguments, prepared so that arrays that share memory here also share it in the acceptor."""
     places = [place for place, value in enumerate(arguments) if type(value) is np.ndarray and value.size]
     sent = list(arguments)
     for place in places:
@@ -139,7 +139,7 @@ def sharing(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _base(array: "NDArray[Any]") -> "NDArray[Any]":
-    """The array whose memory it is."""
+    """Returns the array that owns the memory."""
     while type(array.base) is np.ndarray:
         array = array.base
     return array
@@ -174,7 +174,7 @@ def _reduce_array(encoder: Encoder, value: "NDArray[Any]") -> Any:
     if value.dtype.hasobject or value.dtype.kind == "T":
         return objects, (list(value.ravel(order=order)), value.dtype, value.shape, order)
     flat = np.ascontiguousarray(value.T if order == "F" else value)
-    # As plain bytes: dates and structures have no buffer of their own.
+    # Sent as bytes, because arrays of dates and structures do not offer a buffer.
     data: Any = np.ndarray(flat.nbytes, np.uint8, buffer=flat) if flat.nbytes else bytearray()
     return array, (pickle.PickleBuffer(data), value.dtype, value.shape, order)
 
@@ -189,7 +189,7 @@ def _as_base(value: "NDArray[Any]") -> Any:
 
 @restricted.allow
 def array_as(kind: Any, base: Any) -> Any:
-    """NumPy's own subclasses of its array."""
+    """Makes one of NumPy's own subclasses of its array."""
     if kind not in {"recarray", "matrix"} or not isinstance(base, np.ndarray):
         raise TypeError("not an array of a kind that is known")
     return base.view(getattr(np, kind))

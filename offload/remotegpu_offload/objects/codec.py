@@ -1,4 +1,4 @@
-"""One end's side of a session's values: what it writes, what it reads, and who holds what."""
+"""One end's codec for a session's values: writes and reads messages, and counts the objects that the ends share."""
 
 import itertools
 import pickle
@@ -45,25 +45,28 @@ def handle_of(proxy: Any) -> Handle:
 
 
 class Replaced(NamedTuple):
-    """Something of this program in whose place a rule has put something else; the acceptor has it under its name."""
+    """A function or class that a rule has replaced by a stub in this program.
+
+    The acceptor has it under the same name.
+    """
 
     name: tuple[str, str]  # module, qualified name
-    value: Any  # kept, because it is found by its id
+    value: Any  # keeps the value alive, because it is looked up by its id
 
 
 @dataclass(slots=True)
 class Packed:
-    """A value as a message: what stands in the header under "v", and the buffers."""
+    """A value as a message: the header, whose "v" is the number of buffers with the pickle, and the buffers."""
 
     header: dict[str, Any]
     buffers: list[Buffer]
-    hold: int = 0  # pages that may yet be asked for; until `Codec.sent`
+    hold: int = 0  # number of the pages that the receiver may ask for until `Codec.sent`; 0: none
     counted: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
 
 
 class Codec:
-    """Values of one session at one end. Any thread may use it."""
+    """Writes and reads the values of one session at one end. Thread-safe."""
 
     def __init__(
         self,
@@ -80,18 +83,18 @@ class Codec:
         self.outgoing = pages.Outgoing()
         self.cache = pages.Cache(remembered)
         self.ledger = pages.Ledger(remembered)
-        # For the encoder. Its reducers by exact type; what rules have replaced, by id.
+        # For the encoder: reducers by exact type, and values that rules have replaced, by id.
         self.reducers: dict[type, encoding.Reducer] = {}
         self.replaced: dict[int, Replaced] = {}
-        # A class of a function or a notebook that is gone cannot come back.
+        # Weak, because classes of notebooks and functions may be collected; then no answer can refer to them.
         self.sent_types: weakref.WeakSet[type] = weakref.WeakSet()
-        # What stands in a function's or class's place here: it has `name` and `function`.
+        # Returns the plan of a stub, which has `name` and `function`; None for any other value.
         self.stands_for: Callable[[Any], Any] = lambda _value: None
-        # The class of which an instance is made that is read here.
+        # Returns the class for an instance that is read here.
         self.plain: Callable[[Any], Any] = lambda value: value
-        # Patterns of the classes whose instances live at the acceptor.
+        # Patterns of classes whose instances stay in the acceptor.
         self.resident: tuple[str, ...] = ()
-        # Makes what stands for an object of the other end, by its kind.
+        # Functions that make the proxy for an object of the other end, by the object's kind.
         self.proxies: dict[str, MakeProxy] = {}
         self.named: Callable[[str, str], Any] = _no_names
         # Asks the sender of message `hold` for pages by name.
@@ -111,10 +114,12 @@ class Codec:
     # Writing
 
     def dumps(self, value: Any, *, inside: Sequence[Any] = (), paged: bool = False) -> Packed:
-        """The message for a value. What is `inside` is sent itself, though the other end may have handles to it.
-        `paged`: large buffers go as pages, for which the receiver may ask until `sent`.
+        """Returns the message for a value.
 
-        Raises CrossingError with the path to what cannot be sent.
+        Objects in `inside` are sent by value, even if the other end has handles to them. `paged`: large buffers are
+        sent as pages, which the receiver may ask for until `sent`.
+
+        Raises CrossingError with the path to the part that cannot be sent.
         """
         writer = Encoder(self, inside)
         try:
@@ -156,7 +161,7 @@ class Codec:
                 continue
             listed = layout[str(index)] = []
             for segment in pages.segments(piece):
-                # A copy, because another thread may change it after its name was found.
+                # Copied, because another thread may change the data after its name was computed.
                 data = bytes(segment)
                 name = pages.name_of(data)
                 size = len(data)
@@ -170,12 +175,12 @@ class Codec:
         return Packed({"v": stream, "pages": layout, "hold": hold}, buffers, hold)
 
     def sent(self, packed: Packed) -> None:
-        """Releases the pages of a message that has been answered: the other end will not ask for them."""
+        """Releases the pages of a message after the answer: the other end will not ask for them any more."""
         if packed.hold:
             self.outgoing.release(packed.hold)
 
     def unsent(self, packed: Packed) -> None:
-        """The message never left: what was counted as sent was not."""
+        """Reverts the counts of a message that was not sent."""
         self.sent(packed)
         self.exports.release((ident, 1) for ident in packed.counted)
         self.residents.forget(packed.kept)
@@ -192,7 +197,7 @@ class Codec:
         return None
 
     def identify(self, value: Any) -> int:
-        """The number of a function or class that travels by value."""
+        """Returns the number of a function or class that is sent by value."""
         with self._lock:
             number = self._numbered.get(value)
             if number is None:
@@ -203,7 +208,7 @@ class Codec:
             return number
 
     def resides(self, kind: type) -> bool:
-        """Whether a rule says that instances of this class live there."""
+        """Returns whether a rule keeps instances of this class in the acceptor."""
         return any(
             fnmatchcase(f"{base.__module__}.{base.__qualname__}", pattern)
             for pattern in self.resident
@@ -216,9 +221,10 @@ class Codec:
     # Reading
 
     def loads(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> Any:
-        """The value of a message.
+        """Returns the value of a message.
 
-        Raises RefusedError for what is not taken from the other end, UnknownObjectError for a handle that is none.
+        Raises RefusedError for a value that is not accepted from the other end, UnknownObjectError for an unknown
+        handle.
         """
         gone = header.get("free")
         if gone:
@@ -234,7 +240,10 @@ class Codec:
         return restricted.loads(bytes(first), beside, self._policy, self._contextual)
 
     def _pieces(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> list[Buffer]:
-        """The pieces of a message of which some are pages: those that it carries, and those that are here already."""
+        """Returns the pieces of a message with pages.
+
+        Pages come from the message, from the cache, or from the sender.
+        """
         if self.client:
             raise RefusedError("the acceptor's answer refers to pages, which only a client sends")
         given = iter(buffers)
@@ -296,15 +305,15 @@ class Codec:
             raise UnknownObjectError(f"the acceptor named function or class {ident!r}, which this program has not sent")
         return self.plain(value)
 
-    # The other end is another one
+    # After a move
 
     def forget(self) -> None:
-        """The other end has none of the pages any more that were sent to it."""
+        """Forgets which pages were sent, because a new acceptor has none of them."""
         self.ledger.clear()
 
 
 def _joined(written: list[bytes | bytearray]) -> list[Buffer]:
-    """The pickle's pieces, small neighbours joined: large bytes stay pieces of their own, uncopied."""
+    """Returns the pickle's pieces with small neighbours joined. Large pieces are not copied."""
     if len(written) == 1:
         return [written[0]]
     joined: list[Buffer] = []
@@ -336,7 +345,7 @@ def _batches(lacking: dict[str, int]) -> Iterable[list[str]]:
 
 
 def _assembled(parts: list[Buffer], size: int) -> bytearray:
-    """A buffer of the receiver's own: the pages stay as they are."""
+    """Returns a new buffer with the pages' content, so that the pages in the cache stay unchanged."""
     if len(parts) == 1 and len(parts[0]) == size:
         return bytearray(parts[0])
     whole = bytearray(size)
@@ -358,7 +367,7 @@ def _no_names(module: str, name: str) -> Any:
 
 
 class _Trusting(pickle.Unpickler):
-    """Plain pickle, with this session's meaning of our vocabulary."""
+    """The unrestricted unpickler, in which the names of `vocabulary` have this session's meaning."""
 
     def __init__(
         self, stream: BytesIO, *, buffers: Sequence[Buffer], contextual: dict[str, Any], plain: Callable[[Any], Any]

@@ -1,4 +1,4 @@
-"""Writes a value as a pickle: large buffers separately, and handles for objects that cannot or must not travel."""
+"""Pickles a value: large buffers are stored separately, and objects that are not sent become handles."""
 
 import contextlib
 import enum
@@ -27,7 +27,7 @@ Reducer = Callable[[Any, Any], Any]
 reducers: Final[dict[type, Reducer]] = {}
 """Reducers by type, also for types derived from it; `register` adds to it."""
 
-# Modules of this package that know a library's types; imported when the first value of the library crosses.
+# Modules of this package that handle a library's types; imported with the first value of that library.
 LIBRARIES: Final = {
     "numpy": "remotegpu_offload.objects.arrays",
     "scipy": "remotegpu_offload.objects.sparse",
@@ -37,12 +37,12 @@ LIBRARIES: Final = {
 
 
 def register(kind: type, reduce: Reducer) -> None:
-    """Registers how values of this type are written. A client must be able to read it: `restricted.allow`."""
+    """Registers how values of this type are written. The client must be able to read the result: `restricted.allow`."""
     reducers[kind] = reduce
 
 
 class Exported:
-    """A callable argument that stays where it is: the other end gets a handle to it."""
+    """A callable argument that is not sent: the other end gets a handle to it."""
 
     __slots__ = ("value",)
 
@@ -51,7 +51,7 @@ class Exported:
 
 
 class Resident:
-    """An argument that is sent once, lives at the acceptor from then on, and is named there when it is sent again."""
+    """An argument that is sent once and then stays in the acceptor. Later calls send only its id."""
 
     __slots__ = ("value",)
 
@@ -60,15 +60,14 @@ class Resident:
 
 
 class _Out:
-    """A file that keeps what is written in pieces."""
+    """A file object that collects the written pieces."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes | bytearray] = []
         self.buffers: list[pickle.PickleBuffer] = []
 
     def write(self, piece: bytes | bytearray) -> int:
-        """Keeps a piece, in the interface of a file. The pickler hands over large bytes and bytearrays as they are,
-        without a copy."""
+        """Stores a piece. The pickler passes large bytes and bytearrays without a copy."""
         self.pieces.append(piece)
         return len(piece)
 
@@ -80,24 +79,23 @@ class _Out:
 
 
 class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
-    """The pickler of one message. `pieces` and `buffers` are what it has written; `sent` the ids that it has counted as
-    sent."""
+    """The pickler of one message. `pieces` and `buffers` are the output; `sent` holds the ids of exported objects."""
 
     def __init__(self, codec: "Codec", inside: Sequence[Any] = ()) -> None:
-        # Not `self`: the pickler would hold itself, and all that it has written, until the next collection.
+        # A separate object: with itself as its file, the pickler would be in a reference cycle with all its output.
         out = _Out()
         self.pieces = out.pieces
         self.buffers = out.buffers
         self.sent: list[int] = []
         self.kept: list[int] = []
-        # Tensors that belong to an object that went by reference before: their owner, and their place in it.
+        # Tensors that belong to an object that was sent by reference before: the owner, and the place in it.
         self.parts: dict[int, tuple[Any, str]] | None = None
-        # Gradients that go in the same way as their tensors.
+        # Gradients that are sent like their tensors.
         self.gradients: set[int] = set()
-        # What is written is compared, and never sent.
+        # True if the output is only compared, and never sent.
         self.comparing = False
         self.codec = codec
-        # The content of these objects is requested, though the other end has handles to them.
+        # Objects that are sent by value, even if the other end has handles to them.
         self.inside = {id(value) for value in inside}
         super().__init__(out, protocol=5, buffer_callback=out.beside)
 
@@ -107,17 +105,17 @@ class Encoder(cloudpickle.Pickler):  # type: ignore[misc]
         reduce = known.get(kind)
         if reduce is None:
             reduce = _find(kind, self.codec)
-            # A class of a notebook or a function would be kept alive by being remembered.
+            # A class of a notebook or function is not stored, so that it can be collected.
             if kind.__module__ != "__main__" and "<" not in kind.__qualname__:
                 known[kind] = reduce
         return reduce(self, value)
 
     def dynamic(self, value: Any) -> Any:
-        """Returns cloudpickle's reduction of a function or class: by name where there is one, else by value."""
+        """Returns cloudpickle's reduction of a function or class: by name if it has one, otherwise by value."""
         return super().reducer_override(value)
 
     def export(self, value: Any, kind: str, info: Any = None) -> Any:
-        """Writes a handle for the other end."""
+        """Writes a handle to a local object for the other end."""
         ident = self.codec.exports.export(value, kind)
         self.sent.append(ident)
         return vocabulary.foreign, (ident, kind, info)
@@ -143,9 +141,9 @@ def _load_library(kind: type) -> None:
 
 
 def _is_iterator(kind: type) -> bool:
-    """Whether it is a generator or one of the interpreter's own iterators: they are used up, so they cannot be copied.
+    """Returns whether a type is a generator or an interpreter's own iterator, whose values can be read only once.
 
-    An iterator of a class written in Python is a value as any other instance.
+    An instance of an iterator class that is written in Python is copied like any other instance.
     """
     heap = kind.__flags__ & 1 << 9
     return hasattr(kind, "__next__") and hasattr(kind, "__iter__") and not heap
@@ -198,7 +196,7 @@ def _method(encoder: Encoder, value: Any) -> Any:
 
 
 def _builtin(encoder: Encoder, value: Any) -> Any:
-    # A method of an instance ("".join, generator.send) holds it; a function of a module is found by its name.
+    # A bound method ("".join, generator.send) holds its instance; a function of a module is found by its name.
     owner = getattr(value, "__self__", None)
     if encoder.codec.client or owner is None or isinstance(owner, type | types.ModuleType):
         return NotImplemented
@@ -216,7 +214,7 @@ def _exported_call(encoder: Encoder, value: Exported) -> Any:
     return encoder.export(value.value, "call", _describe(value.value))
 
 
-# For these a copy is as good as the value itself.
+# A copy of such a value can replace the value.
 _ATOMS: Final = (int, float, complex, str, bytes, bool)
 
 
@@ -245,7 +243,7 @@ def _iterator(encoder: Encoder, value: Iterator[Any]) -> Any:
 
 
 def is_manager(kind: type) -> bool:
-    """Whether `with` takes instances of this type."""
+    """Returns whether instances of this type are context managers."""
     return hasattr(kind, "__enter__") and hasattr(kind, "__exit__")
 
 
@@ -313,11 +311,11 @@ _OURS: Final[dict[type, Reducer]] = {
     types.MethodType: _method,
     types.BuiltinFunctionType: _builtin,
     types.GeneratorType: _iterator,
-    # They have a generator, which cannot be copied.
+    # These managers hold a generator, which cannot be copied.
     contextlib._GeneratorContextManager: _manager,
     functools._lru_cache_wrapper: _cached,
     functools._CacheInfo: lambda _encoder, value: (values.cache_info, tuple(value)),
-    # The base of io.IOBase, an abstract class, from which files are derived.
+    # The abstract base class of io.IOBase, from which all files are derived.
     io.IOBase.__bases__[0]: _file,
     Exported: _exported_call,
     Resident: _resident,

@@ -1,10 +1,10 @@
-"""Errors of values that are to cross. Every message ends with what to do."""
+"""Errors of values that are sent or received. Every message ends with a remedy."""
 
 import pickle
 
 
 class CrossingError(TypeError):
-    """A value cannot be sent: the message has the path to the part at fault."""
+    """A value cannot be sent. The message contains the path to the part that causes the error."""
 
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(f"{path}, {message}" if path else message)
@@ -13,8 +13,8 @@ class CrossingError(TypeError):
 
 
 class RefusedError(pickle.UnpicklingError):
-    """An acceptor's value is not taken: it is not a plain value, nor anything that this session has allowed."""
+    """A value from an acceptor is refused: it is neither a plain value nor one that this session allows."""
 
 
 class UnknownObjectError(LookupError):
-    """The other end named an object that it does not hold, or no longer."""
+    """The other end named an object that this end does not hold, or has released."""

@@ -1,4 +1,4 @@
-"""Pandas' frames, series and indexes: made again by their constructors from arrays."""
+"""Pickles pandas' frames, series and indexes as arrays, from which their constructors rebuild them."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,13 +18,13 @@ _MASKED: Final = {
 
 @restricted.allow
 def column(kind: Any, parts: Any) -> Any:
-    """Makes a pandas array of a kind that NumPy does not have."""
+    """Makes a pandas array of a kind that NumPy lacks."""
     match kind:
         case "categorical":
             codes, categories, ordered = parts
             return pd.Categorical.from_codes(codes, categories=categories, ordered=bool(ordered))
         case "datetime":
-            # Nanoseconds, or what the unit says, since 1970 in UTC.
+            # Times since 1970 in UTC, in the dtype's unit.
             stamps, zone = parts
             return pd.DatetimeIndex(stamps).tz_localize("UTC").tz_convert(zone).array
         case "integer" | "floating" | "boolean":
@@ -43,7 +43,7 @@ def column(kind: Any, parts: Any) -> Any:
 
 @restricted.allow
 def index(kind: Any, parts: Any, names: Any) -> Any:
-    """Makes an index."""
+    """Makes an index of pandas."""
     match kind:
         case "range":
             return pd.RangeIndex(*(int(part) for part in parts), name=names)
@@ -68,7 +68,7 @@ def series(values: Any, axis: Any, name: Any, attributes: Any) -> Any:
 
 @restricted.allow
 def frame(columns: Any, values: Any, axis: Any, attributes: Any) -> Any:
-    """Makes a frame from one array for all columns, or a list of one for each."""
+    """Makes a frame, from one array for all columns or from a list of one array for each column."""
     if isinstance(values, list):
         made = pd.DataFrame(dict(enumerate(values)), index=axis, copy=False)
         made.columns = columns
@@ -80,7 +80,7 @@ def frame(columns: Any, values: Any, axis: Any, attributes: Any) -> Any:
 
 @restricted.allow
 def stamp(kind: Any, value: Any, unit: Any, zone: Any) -> Any:
-    """Makes a Timestamp, Timedelta or missing value."""
+    """Makes a pandas scalar: a Timestamp, a Timedelta or a missing value."""
     match kind:
         case "NaT":
             return pd.NaT
@@ -105,7 +105,7 @@ _PARTS: Final[tuple[tuple[type, str, Callable[[Any], Any]], ...]] = (
 
 
 def _parts(array: Any) -> Any:
-    """Returns the parts of a pandas array; None for one of a kind that NumPy has."""
+    """Returns the kind and parts of a pandas array; None if NumPy has this kind."""
     for kind, name, parts in _PARTS:
         if isinstance(array, kind):
             return name, parts(array)
@@ -119,12 +119,12 @@ def _parts(array: Any) -> Any:
 
 
 def _zone(zone: Any) -> Any:
-    """Returns a zone of the standard library by its name; fixed offsets are values."""
+    """Returns the name of a named time zone; a fixed offset unchanged."""
     return str(zone) if hasattr(zone, "key") or hasattr(zone, "zone") else zone
 
 
 def _plain(array: Any) -> Any:
-    """Returns NumPy's array, or the array itself if it is of a kind that NumPy does not have."""
+    """Returns the array as a NumPy array if NumPy has its kind; otherwise unchanged."""
     return array if _parts(array) is not None else np.asarray(array)
 
 

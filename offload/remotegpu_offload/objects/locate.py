@@ -1,4 +1,4 @@
-"""Finds the part of a value that cannot be pickled, for a message that a person can act on."""
+"""Finds the part of a value that cannot be pickled, for a message with a remedy."""
 
 import pickle
 from collections.abc import Callable, Iterator
@@ -6,19 +6,19 @@ from typing import Any, Final
 
 from remotegpu_offload.objects.errors import CrossingError
 
-_LOOKED_AT: Final = 2000  # parts of a value, before the search ends and names the part found so far
+_LOOKED_AT: Final = 2000  # most parts that the search examines; after that it names the part found so far
 _SHOWN: Final = 60
 
 Crosses = Callable[[Any], Exception | None]
 
 
 def is_pickling(error: Exception) -> bool:
-    """Whether pickle says in this way that it cannot: a class may raise anything, these are what the library raises."""
+    """Returns whether the error is one by which pickle and the library's classes report an unpicklable value."""
     return isinstance(error, pickle.PicklingError | TypeError | AttributeError | RecursionError | NotImplementedError)
 
 
 def find(value: Any, error: Exception, crosses: Crosses) -> CrossingError:
-    """Builds the error: the part that cannot be sent, where it is, and what to do."""
+    """Makes the error: it names the part that cannot be sent, its path, and a remedy."""
     path, part, cause = _deepest(value, error, crosses)
     if isinstance(cause, CrossingError):
         return CrossingError(cause.what, path)
@@ -39,7 +39,7 @@ def _is_depth(error: BaseException) -> bool:
 
 def _deepest(value: Any, error: Exception, crosses: Crosses) -> tuple[str, Any, Exception]:
     path, looked_at, seen = "", 0, {id(value)}
-    # If a value is too deep, every part of it but the last is too deep as well.
+    # In a value that is nested too deeply, every part except the innermost is nested too deeply as well.
     while not _is_depth(error):
         for name, part in _parts(value):
             if id(part) in seen:
@@ -47,7 +47,7 @@ def _deepest(value: Any, error: Exception, crosses: Crosses) -> tuple[str, Any, 
             seen.add(id(part))
             looked_at += 1
             found = crosses(part) if looked_at <= _LOOKED_AT else None
-            # A CrossingError names the part at fault itself, so the part with the same error is at fault or holds it.
+            # A CrossingError names the faulty part, so a part with the same error contains it.
             if found is not None and (not isinstance(error, CrossingError) or str(found) == str(error)):
                 path, value, error = path + name, part, found
                 break
@@ -71,7 +71,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
                 attributes = {}
             for name, part in attributes.items():
                 yield f".{name}", part
-    # What a function refers to travels with it.
+    # A function is sent with the values to which it refers.
     code = getattr(value, "__code__", None)
     cells = getattr(value, "__closure__", None) or ()
     for name, cell in zip(getattr(code, "co_freevars", ()), cells, strict=False):

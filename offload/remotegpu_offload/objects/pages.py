@@ -1,8 +1,8 @@
-"""Large buffers as pages named by their content, of which only those travel that the other end lacks.
+"""Pages: large buffers that are named by their content. Only pages that the other end lacks are sent.
 
-A page's name is a hash of its content, so a changed array is another page; what a name means is decided by the end that
-sends it, and only its own later messages are read with it. Both ends forget the page that was used longest ago by the
-same rule. Where they still disagree (two threads' messages overtook each other), the receiver asks.
+A page's name is a hash of its content, so a changed array is a new page. The end that sends a page defines its name,
+and the name is used only for later messages of that end. Both ends evict the least recently used page by the same rule.
+Where their records still differ, because messages of two threads arrived in another order, the receiver asks.
 """
 
 import hashlib
@@ -26,18 +26,18 @@ REMEMBERED: Final = 1 << 30
 
 
 def name_of(data: Buffer) -> str:
-    """128 bits of SHA-256."""
+    """Returns the name of a page: 128 bits of SHA-256, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()[:32]
 
 
 def segments(buffer: Buffer) -> list[memoryview]:
-    """The buffer as flat pieces of at most SEGMENT bytes."""
+    """Returns the buffer as flat pieces of at most SEGMENT bytes."""
     flat = memoryview(buffer).cast("B")
     return [flat[start : start + SEGMENT] for start in range(0, len(flat), SEGMENT)]
 
 
 class Ledger:
-    """Which pages the other end has, as far as this end can know."""
+    """A record of the pages that the other end should have in its cache."""
 
     def __init__(self, limit: int = REMEMBERED) -> None:
         self._limit = limit
@@ -46,7 +46,7 @@ class Ledger:
         self._lock = threading.Lock()
 
     def known(self, name: str, size: int) -> bool:
-        """Whether the other end has this page; from now on it has."""
+        """Returns whether the other end has this page. Records the page as sent."""
         with self._lock:
             if name in self._sizes:
                 self._sizes.move_to_end(name)
@@ -59,14 +59,14 @@ class Ledger:
             return False
 
     def clear(self) -> None:
-        """The other end is another one."""
+        """Forgets all pages, because the other end was replaced."""
         with self._lock:
             self._sizes.clear()
             self._held = 0
 
 
 class Cache:
-    """The pages that the other end has sent, at most `limit` bytes of them."""
+    """The pages that the other end has sent; holds at most `limit` bytes."""
 
     def __init__(self, limit: int = REMEMBERED) -> None:
         self._limit = limit
@@ -85,7 +85,7 @@ class Cache:
         with self._lock:
             if name in self._pages:
                 return
-            # A view would keep the whole message that it came in.
+            # Copied: a view would keep the whole message alive.
             self._pages[name] = bytes(page)
             self._held += len(page)
             while self._held > self._limit:
@@ -101,7 +101,7 @@ class Cache:
 
 
 class Outgoing:
-    """Pages of messages that are under way, for the receiver that lacks one after all."""
+    """The pages of messages without an answer yet, in case the receiver asks for one."""
 
     def __init__(self) -> None:
         self._messages: dict[int, dict[str, memoryview]] = {}
@@ -109,7 +109,7 @@ class Outgoing:
         self._lock = threading.Lock()
 
     def hold(self, pages: dict[str, memoryview]) -> int:
-        """Keep these until `release`; the number names them."""
+        """Keeps pages until `release`. Returns the number that identifies them."""
         with self._lock:
             number, self._next = self._next, self._next + 1
             self._messages[number] = pages
@@ -120,8 +120,10 @@ class Outgoing:
             self._messages.pop(number, None)
 
     def pages(self, number: int, names: Sequence[str]) -> list[bytes]:
-        """Returns pages of a message. Raises LookupError for a page that is not under way, and ValueError for one that
-        was changed in the meantime."""
+        """Returns pages of a message.
+
+        Raises LookupError for a page of no current message, and ValueError for one whose content was changed.
+        """
         with self._lock:
             message = self._messages.get(number, {})
         found = []

@@ -1,8 +1,8 @@
-"""Reads what an acceptor has sent without letting it run anything here.
+"""Unpickles an acceptor's values without letting the acceptor execute anything in the client.
 
-A pickle is a program. This unpickler has no instruction that calls arbitrary code: it calls only functions of the lists
-here, and makes an instance only of a class that this program has sent itself or that a rule names, and without its
-constructor; it changes nothing but what this pickle has made. `trust: full` reads with pickle instead.
+A pickle is a program. This unpickler calls only functions of the lists in this module. It makes instances only of
+classes that this program has sent or that a rule names, and without their constructors. It changes only objects that
+the same pickle has made. With `trust: full`, the client uses Python's unpickler instead.
 """
 
 import copyreg
@@ -24,24 +24,25 @@ from remotegpu_offload.objects.plain import is_plain
 calls: Final[dict[tuple[str, str], Callable[..., Any]]] = dict(values.CALLS)
 types_taken: Final[dict[tuple[str, str], type]] = dict(values.TYPES)
 
-# Functions of this package make their values: their classes' states reach memory unchecked.
+# Only functions of this package make values of these libraries, because the libraries' own pickles write memory without
+# checks.
 _OWN_WAY: Final = frozenset(("numpy", "scipy", "pandas", "torch"))
 
 
 def allow(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets an acceptor's values call this function. It must be safe with whatever arguments."""
+    """Lets an acceptor's values call this function, which must be safe with any arguments."""
     calls[function.__module__, function.__qualname__] = function
     return function
 
 
 def allow_type(kind: type) -> None:
-    """Lets this type stand in an acceptor's values. That alone makes no instance of it."""
+    """Lets an acceptor's values contain this type. This alone does not permit instances of the type."""
     types_taken[kind.__module__, kind.__qualname__] = kind
 
 
 class Policy:
-    """Classes that the restricted unpickler accepts: those this program has sent, and those of packages named in
-    rules."""
+    """Decides which classes the restricted unpickler accepts: those that this program has sent or whose package a rule
+    names."""
 
     def __init__(self, sent: MutableSet[type], packages: Iterable[str], plain: Callable[[Any], Any]) -> None:
         self._plain = plain
@@ -49,13 +50,13 @@ class Policy:
         self._packages = {name for name in packages if name not in _OWN_WAY and name not in sys.stdlib_module_names}
 
     def find(self, module: str, name: str) -> Any:
-        """Returns the class, or function, of this name. It is never imported, and must be where it says that it is.
+        """Returns the class or function of this name. Does not import modules; the name must be that of the definition.
 
         Raises RefusedError.
         """
         found: Any = sys.modules.get(module)
         for part in name.split("."):
-            # A module's attribute may be another module, which would lead anywhere.
+            # A module's attribute may be another module, which would give access to any name.
             found = vars(found).get(part) if isinstance(found, types.ModuleType | type) else None
             if isinstance(found, types.ModuleType):
                 found = None
@@ -73,7 +74,7 @@ class Policy:
         return module.partition(".")[0] in self._packages
 
     def instances(self, kind: Any) -> bool:
-        """Whether instances may be made. `find` has returned the class, so it may be named."""
+        """Returns whether the unpickler may make instances of a class that `find` has returned."""
         return (
             isinstance(kind, type)
             and not issubclass(kind, type)
@@ -89,15 +90,14 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _load(module: str) -> None:
-    """Imports this package's module of that name, or the one that knows the library of that name: it adds to the
-    lists."""
+    """Imports the module of this package with that name, or the one for that library; the module extends the lists."""
     ours = LIBRARIES.get(module.partition(".")[0], module)
     if ours in LIBRARIES.values() and ours not in sys.modules:
         importlib.import_module(ours)
 
 
 class _Call:
-    """A listed function, where a pickle names it. It is not callable, so that nothing else can call it."""
+    """A listed function as a value of a pickle. Not callable, so that no other code can call it."""
 
     __slots__ = ("function", "name")
 
@@ -106,9 +106,9 @@ class _Call:
         self.name = name
 
 
-# For so small a pickle, unpickling takes less time than the check for plain values.
+# Up to this size, the restricted unpickler is faster than the check for plain values.
 _SMALL: Final = 4096
-# Tuples within a key of a dictionary, or in a set: hashing goes through all of them, by recursion.
+# Most tuples within a key of a dictionary or a member of a set. Hashing visits all of them recursively.
 _KEY_PARTS: Final = 10_000
 
 
@@ -124,14 +124,14 @@ def _hashed(keys: Iterable[Any]) -> None:
             parts += [part for part in parts.pop() if type(part) in (tuple, frozenset)]
 
 
-# References to an object that only a variable and the counting function hold.
+# The reference count of an object that only a variable holds, as `sys.getrefcount` reports it.
 _ALONE: Final = 2
 
 
 class Unpickler(pickle._Unpickler):
-    """The unpickler of one message."""
+    """The restricted unpickler for one message."""
 
-    # Attributes of pickle's own class.
+    # Attributes that pickle's own class defines.
     stack: list[Any]
     append: Callable[[Any], None]
     pop_mark: Callable[[], list[Any]]
@@ -146,7 +146,7 @@ class Unpickler(pickle._Unpickler):
         self._size = len(stream)
         self._policy = policy
         self._contextual = contextual
-        # What this pickle has made and may therefore change, by id; kept, so that no id is used twice.
+        # Objects that this pickle has made and may change, by id. Kept alive, so that ids stay unique.
         self._fresh: dict[int, Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
@@ -181,7 +181,7 @@ class Unpickler(pickle._Unpickler):
             self.stack[-1] = function.function(*arguments)
         elif isinstance(function, type):
             made = self._construct(function, arguments)
-            # An object that is also held elsewhere, such as a member of an enumeration, was here before.
+            # An object with other references, such as a member of an enumeration, existed before.
             self.stack[-1] = self._new(made) if sys.getrefcount(made) <= _ALONE else made
         else:
             _refuse(f"a call of {getattr(function, '__qualname__', type(function).__qualname__)}")
@@ -196,7 +196,7 @@ class Unpickler(pickle._Unpickler):
             error = kind.__new__(kind, *arguments)
             error.args = arguments
             return error
-        # The constructor is called only where the class itself says that this is how it is made again.
+        # The constructor is called only if the class itself defines its pickling that way.
         own_way = kind in copyreg.dispatch_table or any(
             not vars(base).keys().isdisjoint(("__reduce__", "__reduce_ex__")) for base in kind.__mro__[:-1]
         )
@@ -255,7 +255,7 @@ class Unpickler(pickle._Unpickler):
 
     def byte_array(self) -> None:
         length = int.from_bytes(self.read(8), "little")
-        # It would be allocated before it is read.
+        # The size is checked, because the memory is allocated before the data is read.
         if length > self._size:
             _refuse("a length beyond its own end")
         data = bytearray(length)
@@ -263,8 +263,8 @@ class Unpickler(pickle._Unpickler):
         self.append(data)
 
 
-# Those of pickle's own instructions that only make plain values and remember them. Without those that no pickler writes
-# since protocol 4, registered extensions, and persistent ids.
+# Instructions of pickle that only make plain values and store them. Left out are those that pickle does not write since
+# protocol 4, extension codes, and persistent ids.
 _PLAIN: Final = (
     pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.POP, pickle.POP_MARK, pickle.NONE, pickle.NEWTRUE,
     pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1, pickle.LONG4, pickle.BINFLOAT,
@@ -290,13 +290,10 @@ Unpickler.dispatch = {code[0]: pickle._Unpickler.dispatch[code[0]] for code in _
 
 
 def loads(stream: bytes, buffers: Sequence[Buffer], policy: Policy, contextual: dict[str, Callable[..., Any]]) -> Any:
-    """Reads a value.
-
-    Raises RefusedError for a value of a kind that is not accepted.
-    """
+    """Unpickles a value. Raises RefusedError if the value contains something that is not accepted."""
     try:
         if len(stream) > _SMALL and not buffers and is_plain(stream):
-            return pickle.loads(stream)  # noqa: S301 - it makes plain values alone
+            return pickle.loads(stream)  # noqa: S301 - the pickle makes only plain values
         return Unpickler(stream, buffers, policy, contextual).load()
     except (RefusedError, UnknownObjectError):
         raise

@@ -1,4 +1,4 @@
-"""SciPy's sparse matrices and arrays: made again by their constructors, which look at the indices."""
+"""Pickles SciPy's sparse matrices and arrays as parts, from which checked constructors rebuild them."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ _OTHERS: Final = ("coo", "dia")
 
 @restricted.allow
 def sparse(form: Any, kind: Any, parts: Any, shape: Any) -> Any:
-    """A sparse matrix or array of a format of SciPy's, checked in full: its C code trusts the indices."""
+    """Makes a sparse matrix or array in one of SciPy's formats. Checks all indices, because SciPy's C code does not."""
     if form not in (*_COMPRESSED, *_OTHERS) or kind not in {"matrix", "array"}:
         raise TypeError("not a sparse format that is known")
     made = getattr(sp, f"{form}_{kind}")(parts, shape=tuple(shape))
@@ -24,7 +24,7 @@ def sparse(form: Any, kind: Any, parts: Any, shape: Any) -> Any:
 
 @restricted.allow
 def as_format(base: Any, form: Any) -> Any:
-    """In one of the formats that others are made from."""
+    """Converts a sparse matrix or array to a format that is built from others."""
     if not sp.issparse(base) or form not in {"lil", "dok"}:
         raise TypeError("not a sparse format that is known")
     return base.asformat(form)

@@ -1,8 +1,8 @@
 """Distributed reference counting: objects exported to the peer, and handles to the peer's objects.
 
-A handle may die at one end while the other end sends the same object again. So both count: each time that an object is
-sent, its count grows by one. When a handle dies, it gives back as many as it has received. At zero the object is
-released.
+A handle may be deleted at one end while the other end sends the same object again. Therefore both ends count: each time
+an object is sent, its count grows by one. A deleted handle returns as many counts as it has received. At zero the
+object is released.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from remotegpu_offload.objects.errors import UnknownObjectError
 ACCEPTORS: Final = 1 << 63
 """Ids from here on were minted by the acceptor; the client's begin at 1. Neither are used twice in a session."""
 
-_LEAPS: Final = 30  # bits: so many beginnings there are for an acceptor that takes the place of another one
+_LEAPS: Final = 30  # bits of the random start for an acceptor that replaces another one
 
 
 class _Entry:
@@ -31,7 +31,7 @@ class _Entry:
 
 
 class Table:
-    """This end's objects that the other end holds."""
+    """The objects of this end that the other end has handles to."""
 
     def __init__(self, first: int, holder: str) -> None:
         self._ids = itertools.count(first)
@@ -44,7 +44,7 @@ class Table:
         return next(self._ids)
 
     def export(self, value: Any, kind: str) -> int:
-        """Returns the id of an object that is being sent, and adds one to its count."""
+        """Returns the id of an object that is being sent, and increments its count."""
         with self._lock:
             ident = self._by_identity.get(id(value))
             if ident is None:
@@ -54,9 +54,9 @@ class Table:
             return ident
 
     def place(self, ident: int, value: Any, kind: str) -> None:
-        """Puts an object under an id that the other end has minted and holds already.
+        """Stores an object under an id that the other end has created and has a handle to.
 
-        An object that has an id keeps it: then both are its ids. Raises ValueError for an id that is in use.
+        An object with an id keeps that id as well. Raises ValueError if the id is in use.
         """
         with self._lock:
             if ident in self._entries:
@@ -69,8 +69,10 @@ class Table:
         self._by_identity.setdefault(id(value), ident)
 
     def find(self, value: Any) -> tuple[int, str] | None:
-        """Returns the id and kind of an object that the other end holds, and adds one to its count, for it is being
-        sent."""
+        """Increments the count of an object that is being sent.
+
+        Returns its id and kind; None if it was never exported.
+        """
         if id(value) not in self._by_identity:
             return None
         with self._lock:
@@ -82,17 +84,14 @@ class Table:
             return ident, entry.kind
 
     def has(self, value: Any) -> bool:
-        """Whether the other end holds this object."""
+        """Returns whether the other end has a handle to this object."""
         return id(value) in self._by_identity
 
     def get(self, ident: Any) -> Any:
         return self.entry(ident)[0]
 
     def entry(self, ident: Any) -> tuple[Any, str]:
-        """Returns the object and its kind.
-
-        Raises UnknownObjectError.
-        """
+        """Returns the object and its kind. Raises UnknownObjectError."""
         entry = self._entries.get(ident) if isinstance(ident, int) else None
         if entry is None:
             raise UnknownObjectError(
@@ -102,7 +101,10 @@ class Table:
         return entry.value, entry.kind
 
     def release(self, gone: Iterable[tuple[int, int]]) -> None:
-        """Gives back counts: (id, count) of handles that died. An id that is not there was never valid: ignored."""
+        """Subtracts the counts of deleted handles, given as (id, count).
+
+        Ignores unknown ids, which were never valid.
+        """
         dropped = []
         with self._lock:
             for ident, count in gone:
@@ -115,22 +117,21 @@ class Table:
                     if self._by_identity.get(id(entry.value)) == ident:
                         del self._by_identity[id(entry.value)]
                     dropped.append(entry)
-        # Their finalizers run here, outside of the lock.
+        # The objects' finalizers run here, outside of the lock.
         dropped.clear()
 
     def items(self) -> list[tuple[int, str, int, Any]]:
-        """Returns (id, kind, count, object) of all."""
+        """Returns (id, kind, count, object) of all objects."""
         with self._lock:
             return [(ident, entry.kind, entry.count, entry.value) for ident, entry in self._entries.items()]
 
     def restore(self, items: Iterable[tuple[int, str, int, Any]]) -> None:
-        """Takes over the objects of another acceptor's table."""
+        """Adds the objects of another acceptor's table."""
         with self._lock:
             for ident, kind, count, value in items:
                 self._put(ident, value, kind)
                 self._entries[ident].count = count
-            # The other acceptor may have given out more ids, to which the client still has handles: begin far from
-            # them.
+            # The other acceptor may have used more ids, to which the client still has handles. Begin far from them.
             self._ids = itertools.count(ACCEPTORS + (1 + secrets.randbits(_LEAPS) << 63 - 1 - _LEAPS))
 
     def clear(self) -> None:
@@ -143,7 +144,7 @@ class Table:
 
 
 class Handle:
-    """This end's claim to one object of the other end. The proxy keeps it."""
+    """A reference to one object of the other end, with a count. The proxy owns it."""
 
     __slots__ = ("_gone", "count", "ident", "kind")
 
@@ -154,13 +155,16 @@ class Handle:
         self._gone = gone
 
     def __del__(self) -> None:
-        # It runs on any thread, at any moment, perhaps in the middle of a message: so it only notes the count.
+        # Runs on any thread at any time, perhaps while a message is written, so it only records the count.
         if self.count:
             self._gone.append((self.ident, self.count))
 
 
 class Residents:
-    """Objects of this program that were sent to stay at the acceptor: known there as long as they live here."""
+    """Objects of this program that were sent to stay in the acceptor.
+
+    The acceptor keeps each as long as it exists here.
+    """
 
     def __init__(self, mint: Callable[[], int], gone: "deque[tuple[int, int]]") -> None:
         self._mint = mint
@@ -168,9 +172,9 @@ class Residents:
         self._by_identity: dict[int, tuple[weakref.ref[Any], Handle]] = {}
 
     def ident(self, value: Any) -> tuple[int, bool]:
-        """Returns the id of an object, and whether the acceptor has it already; from now on it has.
+        """Returns the id of an object, and whether the acceptor has it already. Records it as sent.
 
-        Raises TypeError for a value without weak references: then nothing tells when it can be released.
+        Raises TypeError for a value without weak references: its end could not be noticed.
         """
         found = self._by_identity.get(id(value))
         if found is not None and found[0]() is value:
@@ -182,7 +186,7 @@ class Residents:
         return handle.ident, False
 
     def others(self, idents: Iterable[int]) -> list[Any]:
-        """Lists all of them but these."""
+        """Returns all objects except those with these ids."""
         but = set(idents)
         found = [reference() for reference, handle in list(self._by_identity.values()) if handle.ident not in but]
         return [value for value in found if value is not None]
@@ -203,23 +207,23 @@ class Residents:
 
 
 class Held:
-    """This end's proxies for objects of the other end: one for each object."""
+    """The proxies for objects of the other end, one for each object."""
 
     def __init__(self) -> None:
         self._stands: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        # Claims that died: (id, count).
+        # The (id, count) of deleted handles.
         self.dead: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
 
     def handle(self, ident: int, kind: str) -> Handle:
-        """Makes a handle to an object whose id this end has minted; `stands` registers its proxy."""
+        """Makes a handle to an object whose id this end has created. Call `stands` to register its proxy."""
         return Handle(ident, kind, self.dead)
 
     def stands(self, ident: int, value: Any) -> None:
         self._stands[ident] = value
 
     def receive(self, handle: Handle, make: Callable[[Handle], Any], handle_of: Callable[[Any], Handle]) -> Any:
-        """Returns the proxy for an object that was sent: the existing one, or else a new one."""
+        """Returns the proxy for a received object: the existing one, or a new one."""
         with self._lock:
             value = self._stands.get(handle.ident)
             if value is not None:
@@ -231,7 +235,7 @@ class Held:
             return value
 
     def gone(self) -> list[tuple[int, int]]:
-        """Returns the handles that died since the last time, for the next message."""
+        """Returns the (id, count) of handles that were deleted since the last call, for the next message."""
         if not self.dead:
             return []
         found = []

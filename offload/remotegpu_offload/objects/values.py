@@ -1,4 +1,4 @@
-"""Reconstructs the standard library's values at the client, from an acceptor's descriptions of them."""
+"""Reconstructs values of the standard library in the client, from an acceptor's descriptions of them."""
 
 import array
 import builtins
@@ -21,7 +21,7 @@ _FRACTION: Final = re.compile(r"-?[0-9]+(/[0-9]+)?")
 
 
 def member(kind: Any, value: Any) -> Any:
-    """Returns a member of an enumeration, without the enumeration's own handling of values that it does not have."""
+    """Returns a member of an enumeration. Does not call the enumeration's own handling of missing values."""
     if not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
         raise TypeError("not an enumeration")
     if issubclass(kind, enum.Flag) and isinstance(value, int):
@@ -29,7 +29,7 @@ def member(kind: Any, value: Any) -> Any:
     for found in kind:
         if type(found.value) is type(value) and found.value == value:
             return found
-    # A search by equal value would take 1.0 for Color(1).
+    # A lookup by value would accept 1.0 for Color(1).
     raise ValueError(f"{value!r} is no {kind.__qualname__}")
 
 
@@ -45,14 +45,14 @@ def standard(name: str) -> Any:
 
 
 def _bytearray(data: Any = b"") -> bytearray:
-    # A number would be a length: as much memory as the sender likes.
+    # With a number, the sender would decide how much memory is allocated.
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError("a bytearray is made of bytes")
     return bytearray(data)
 
 
 def _fraction(numerator: Any, denominator: Any = 1) -> fractions.Fraction:
-    # As text, "1e999999999" would be computed.
+    # `Fraction` would compute "1e999999999" from a text.
     if isinstance(numerator, str) and _FRACTION.fullmatch(numerator):
         return fractions.Fraction(numerator)
     if not isinstance(numerator, int) or not isinstance(denominator, int):
@@ -93,16 +93,16 @@ _LONGEST_PATTERN: Final = 1 << 20
 
 
 def _pattern(text: Any, flags: Any = 0) -> "re.Pattern[Any]":
-    """Compiles a pattern here, from text, which is data: nothing of the sender's is run."""
+    """Compiles a pattern from its text. A text is data, so no code of the sender is executed."""
     if type(text) not in (str, bytes) or len(text) > _LONGEST_PATTERN or type(flags) not in (int, re.RegexFlag):
         raise TypeError("not a regular expression")
-    # With this flag the pattern would be printed.
+    # The flag DEBUG would print the pattern.
     return re.compile(text, flags & ~re.DEBUG)
 
 
 _FACTORIES: Final = (list, dict, set, int, float, str, bytes, tuple, bool, complex, frozenset, collections.OrderedDict)
 
-# Functions that are called where a pickle calls a type.
+# Functions that replace a type that a pickle calls.
 MAKERS: Final[dict[type, Callable[..., Any]]] = {
     complex: complex,
     slice: slice,
@@ -133,7 +133,7 @@ MAKERS: Final[dict[type, Callable[..., Any]]] = {
     },
 }
 
-# Functions that are called where a pickle calls a function, by module and name.
+# Functions that replace a function that a pickle calls, by module and name.
 CALLS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     ("array", "_array_reconstructor"): _array,
     ("re", "_compile"): _pattern,
@@ -147,14 +147,14 @@ MAKERS.update(
     {kind: kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)}
 )
 
-# Types that may stand in a value as themselves ("dtype=float").
+# Types that a value may contain as such ("dtype=float").
 TYPES: Final[dict[tuple[str, str], type]] = {
     (kind.__module__, kind.__qualname__): kind for kind in (*_FACTORIES, *MAKERS, uuid.UUID, type(None), array.array)
 }
-# Values that a pickle names.
+# Constants that a pickle names.
 SINGLETONS: Final[dict[tuple[str, str], Any]] = {
     ("builtins", "Ellipsis"): ...,
     ("builtins", "NotImplemented"): NotImplemented,
 }
-# They are made empty and then filled.
+# Types whose instances are made empty and then filled.
 INSTANCES: Final = frozenset((uuid.UUID, object))

@@ -1,7 +1,7 @@
-"""Names in the pickles of a session for things that only the two ends together know.
+"""Names in a session's pickles for objects that only the two ends together can resolve.
 
-They are pickled by reference. Each end's unpickler puts its own meaning in their place, so that calling one of these
-functions outside of a session is an error.
+Pickles refer to these functions by name, and each end's unpickler replaces them by its own. To call one outside of a
+session is an error.
 """
 
 from typing import Any, NoReturn
@@ -12,30 +12,30 @@ def _nowhere() -> NoReturn:
 
 
 def own(_ident: int) -> Any:
-    """The receiver's object of this id, to which the sender holds a handle."""
+    """Stands for the receiver's object with this id, to which the sender has a handle."""
     _nowhere()
 
 
 def foreign(_ident: int, _kind: str, _info: Any) -> Any:
-    """The sender's object of this id: the receiver makes a handle to it."""
+    """Stands for the sender's object with this id; the receiver makes a handle to it."""
     _nowhere()
 
 
 def made(_ident: int, _function: Any, _arguments: Any) -> Any:
-    """A function or class that travels by value; the client recognises it by its id when it comes back."""
+    """Makes a function or class that is sent by value. By its id, the client recognises it when it is sent back."""
     _nowhere()
 
 
 def came(_ident: int) -> Any:
-    """A function or class that the client has sent by value: the client's own."""
+    """Stands for a function or class that the client has sent by value before."""
     _nowhere()
 
 
 def kept(_ident: int, _value: Any) -> Any:
-    """A value that stays at the acceptor, where the client has given it this id."""
+    """Stands for a value that stays in the acceptor, under this id of the client."""
     _nowhere()
 
 
 def named(_module: str, _name: str) -> Any:
-    """The object that the receiver finds by this name; at the sender a stub has replaced it."""
+    """Stands for the object that the receiver finds by this name; the sender has replaced it by a stub."""
     _nowhere()

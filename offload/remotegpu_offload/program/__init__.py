@@ -1,7 +1,7 @@
-"""Program mode: a program runs in the acceptor; its code, files, terminal, signals and exit code stay the client's.
+"""Program mode: a program runs in the acceptor, with the code, files, terminal, signals and exit code of the client.
 
-`client` is the program's process here and `acceptor` the one that runs it; `child` prepares Python processes that it
-starts. `terminal` and `streams` are the two halves of the standard streams. `main` runs a program as `__main__`, also
-for the other modes. Called by `launch`, and loaded by `acceptor.session`. The acceptor gets files and variables only as
-the configuration allows.
+`client` is the program's process on the client, `acceptor` runs the program, and `child` prepares Python processes that
+it starts. `terminal` and `streams` are the two halves of the standard streams. `main` runs a program as `__main__`,
+also for the other modes. `launch` calls the client's half, and `acceptor.session` loads the other. The acceptor
+receives only files and variables that the configuration allows.
 """

@@ -1,4 +1,4 @@
-"""Program mode in the acceptor: runs the client's program in this process, with the streams of every session."""
+"""Program mode in the acceptor: runs the client's program in this process, and connects its standard streams."""
 
 import gc
 import importlib.util
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from remotegpu_offload.acceptor.session import AcceptorSession
 
 INHERITED: Final = "inherited.json"
-# Signals that the client passes on, besides the size of its terminal.
+# Signals that the client forwards. A change of its terminal's size is a separate message.
 PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -49,14 +49,14 @@ class ProgramError(Exception):
 
 
 class Program:
-    """At most one program of one session."""
+    """Runs the session's program; a session runs at most one."""
 
     def __init__(self, finder: Finder, files: Layer, streams: Streams) -> None:
         self._finder = finder
         self._files = files
         self._streams = streams
         self._request: Request | None = None
-        # Signals that came before the program began, until it begins.
+        # Signals that arrived before the program began; None afterwards.
         self._early: list[int] | None = []
         self._beginning = threading.Lock()
 
@@ -85,7 +85,7 @@ class Program:
         self._files.remote.sync()
         self._streams.finish()
         if not self._streams.is_own_process():
-            # A child that the program forked, and that reached the end of the program.
+            # A child that the program forked, and that has reached the end of the program.
             _end_child(how, number)
         return {how: number}
 
@@ -97,8 +97,8 @@ class Program:
         self._load(kind, value)()
 
     def _finalize(self) -> None:
-        """Drops what the program's modules hold, as at an interpreter's end: files are flushed, `__del__` runs."""
-        # The collector closes a file and its buffer in any order.
+        """Drops the program's modules as the interpreter does at its end: files are flushed, and `__del__` runs."""
+        # Flushed first, because the garbage collector may close a file before its buffer.
         self._files.flush()
         main = sys.modules.get("__main__")
         for name in list(sys.modules):
@@ -109,11 +109,11 @@ class Program:
         gc.collect()
 
     def _load(self, kind: str, value: str) -> Callable[[], None]:
-        """Finds and compiles the program; an error in this is the program's own, and shown as such."""
+        """Finds and compiles the program. Errors here are shown like errors of the program."""
         if kind == "command":
             return new_main(compile(value, "<string>", "exec"), None, None, None)
         if kind == "module":
-            # Does the same as `python -m`, which asks all finders, the client's among them.
+            # As in `python -m`, all finders are asked, including the client's.
             try:
                 _, spec, code = runpy._get_module_details(value, runpy._Error)  # type: ignore[attr-defined]
             except runpy._Error as error:  # type: ignore[attr-defined]
@@ -122,15 +122,17 @@ class Program:
             return new_main(code, spec, spec.origin, spec.parent)
         page = self._finder.main()
         code = self._finder.code_of(page)
-        # By this name, processes that multiprocessing starts find the program again.
+        # Processes that multiprocessing starts find the program by this name.
         spec = importlib.util.find_spec(MAIN_ALIAS)
         run = new_main(code, spec, page.origin, None)
         sys.modules[MAIN_ALIAS] = sys.modules["__main__"]
         return run
 
     def _signal(self, number: int) -> None:
-        """Passes a signal on; called on the receiving thread. If it would end the process silently, the client gets the
-        answer first."""
+        """Delivers a signal to the program. Called on the receiving thread.
+
+        If the signal would end the process without a message, the client first gets the answer.
+        """
         if number not in PASSED_ON:
             return
         with self._beginning:
@@ -138,10 +140,10 @@ class Program:
                 self._early.append(number)
                 return
         if signal.getsignal(number) == signal.SIG_DFL and self._request is not None:
-            # The receiving thread does not wait until its answers have left; this one does.
+            # The receiving thread must not wait until the answer is sent, so a new thread does.
             threading.Thread(target=self._end_by, args=(self._request, number), daemon=True).start()
             return
-        # Ctrl-C goes to all processes in front of a terminal.
+        # Ctrl-C signals all foreground processes of a terminal.
         if number == signal.SIGINT and os.getpgrp() == os.getpid():
             os.killpg(os.getpgrp(), number)
         else:
@@ -153,7 +155,10 @@ class Program:
         os.kill(os.getpid(), number)
 
     def client_is_gone(self, folder: str) -> None:
-        """Sends the program SIGHUP, as when its terminal is gone; if it ignores that, SIGKILL after a while."""
+        """Sends the program SIGHUP, as for a closed terminal, and SIGKILL some seconds later.
+
+        Does nothing if no program runs.
+        """
         if self._request is None or self._request.answered:
             return
         shutil.rmtree(folder, ignore_errors=True)
@@ -162,14 +167,17 @@ class Program:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _exit_at_once(self, status: int) -> Any:
-        """Replaces the program's `os._exit`. Only the session's own process answers the client, no forked child."""
+        """Replaces the program's `os._exit`.
+
+        Answers the client only in the session's own process, not in a forked child.
+        """
         if self._request is not None and self._streams.is_own_process():
             self._request.reply({"exit": status & 0xFF})
         _leave(status)
 
 
 def attach(session: "AcceptorSession") -> None:
-    """Takes over the standard streams, and begins to serve programs."""
+    """Redirects the standard streams, and starts to serve programs."""
     finder = session.loaded[Service.CODE]
     assert isinstance(finder, Finder)
     streams = Streams(finder.link, session.hello.get("stdio", {}))
@@ -191,7 +199,7 @@ def _stream_news(streams: Streams, request: Request) -> None:
 
 
 def _prepare_children(session: "AcceptorSession", finder: Finder) -> None:
-    """Prepares each Python that the program starts, so that it finds code and files as its parent does."""
+    """Prepares each Python process that the program starts, so that it finds code and files as its parent does."""
     shared = {key: session.hello.get(key) for key in ("code", "files", "cwd")}
     (Path(session.folder) / INHERITED).write_text(json.dumps(shared), encoding="utf-8")
     os.environ[RELAY_ENV] = finder.link.relay

@@ -1,4 +1,4 @@
-"""A Python process that the program started in the acceptor: it finds code and files as its parent does."""
+"""Prepares a Python process that the program started in the acceptor, so that it finds the client's code and files."""
 
 import json
 import os
@@ -10,7 +10,10 @@ from remotegpu_offload.program.acceptor import INHERITED
 
 
 def attach() -> None:
-    """Called when the process starts. Nothing is asked of the client before something is needed."""
+    """Installs the finder and the file layer when the process starts.
+
+    Sends no request to the client before the first use.
+    """
     relay = os.environ[RELAY_ENV]
     folder = os.path.dirname(relay)
     with open(os.path.join(folder, INHERITED), encoding="utf-8") as file:

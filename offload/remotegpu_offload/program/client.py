@@ -1,4 +1,4 @@
-"""Program mode at the client: this process gives a program in the acceptor its terminal, files and signals."""
+"""Program mode in the client: this process provides the terminal, files and signals of a program in the acceptor."""
 
 import os
 import queue
@@ -36,8 +36,10 @@ _IMPATIENT_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The program that Python was asked to run. `value` is the script's absolute path, the module's name, or the
-    command itself."""
+    """The program that Python was asked to run.
+
+    `value`: the script's absolute path, the module's name, or the command.
+    """
 
     kind: Literal["script", "module", "command"]
     value: str
@@ -45,12 +47,12 @@ class Target:
 
     @property
     def folder(self) -> str:
-        """The folder that Python puts in front of sys.path."""
+        """The folder that Python inserts at the beginning of sys.path."""
         return os.path.dirname(os.path.realpath(self.value)) if self.kind == "script" else os.getcwd()
 
 
 def open_session(config: Config, target: Target) -> Session:
-    """Opens a session for a whole program. Raises OffloadError where no acceptor can be reached."""
+    """Opens a session for a whole program. Raises OffloadError if no acceptor can be reached."""
     main = Main(target.value) if target.kind == "script" else None
     return Session.open(config, offered=services(config, main=main, program=True))
 
@@ -58,9 +60,9 @@ def open_session(config: Config, target: Target) -> Session:
 def run(session: Session, target: Target) -> int:
     """Runs the program in the session's acceptor. Returns its exit code, or minus the signal that ended it.
 
-    Where a signal ends the acceptor's process, that is the program's end, and a sentence on standard error says so.
+    A signal that ends the acceptor's process counts as the program's end, and a sentence on standard error reports it.
 
-    Raises LostError where the acceptor is gone for another reason before the program has ended.
+    Raises LostError if the acceptor is lost for another reason before the program has ended.
     """
     header = {"op": "run", "kind": target.kind, "argv": list(target.argv), "folder": target.folder}
     if target.kind != "script":
@@ -78,8 +80,10 @@ def run(session: Session, target: Target) -> int:
 
 
 def end_like(result: int) -> int:
-    """Returns the exit code for `result`. Does not return if it stands for a signal: this process then dies of the same
-    signal."""
+    """Returns the exit code for `result`.
+
+    If `result` is a signal, does not return: this process ends by the same signal.
+    """
     if result >= 0:
         return result
     sys.stdout.flush()
@@ -92,7 +96,7 @@ def end_like(result: int) -> int:
 
 @contextmanager
 def _signals(session: Session) -> Iterator[None]:
-    """Passes signals on. A handler must not wait for the connection, so a thread sends."""
+    """Forwards signals while entered. A thread sends them, because a handler must not wait for the connection."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     interrupted = 0.0
 
@@ -118,7 +122,7 @@ def _signals(session: Session) -> Iterator[None]:
 
     sender = threading.Thread(target=send, name="remotegpu signals", daemon=True)
     sender.start()
-    # A signal that was ignored at the start stays ignored: `nohup`.
+    # A signal that was ignored at the start stays ignored, as under `nohup`.
     taken = [number for number in _FORWARDED if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, take) for number in taken}
     try:

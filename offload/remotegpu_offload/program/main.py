@@ -22,7 +22,7 @@ _OURS: Final = __file__.rpartition("/program/")[0]
 def new_main(
     code: types.CodeType, spec: ModuleSpec | None, file: str | None, package: str | None
 ) -> Callable[[], None]:
-    """Makes a fresh `__main__` and puts it in place; calling the result executes the code in it."""
+    """Installs a new `__main__` module. Returns a function that executes the code in it."""
     module = types.ModuleType("__main__")
     names: dict[str, Any] = {
         "__builtins__": builtins,
@@ -35,26 +35,26 @@ def new_main(
         names["__file__"] = file
     module.__dict__.update(names)
     sys.modules["__main__"] = module
-    return lambda: exec(code, module.__dict__)  # noqa: S102 - this is what running a program means
+    return lambda: exec(code, module.__dict__)  # noqa: S102 - executes the user's program
 
 
 def run_to_end(
     program: Callable[[], None], explain: Callable[[BaseException], None], finalize: Callable[[], None]
 ) -> tuple[str, int]:
-    """Runs a program, waits for its threads, runs its exit functions, and returns how the process would have ended.
+    """Runs a program, waits for its threads and runs its exit functions. Returns how the process would have ended.
 
-    The result is ("exit", code) or ("signal", number). `explain` may add notes to an uncaught error; `finalize` drops
+    The result is ("exit", code) or ("signal", number). `explain` may add notes to an uncaught error. `finalize` drops
     the program's modules.
     """
     ending = outcome(program, explain)
-    # As the interpreter: threads first, then the exit functions, and neither changes the code.
+    # The same order as in the interpreter: threads, then exit functions. Neither changes the exit code.
     try:
         threading._shutdown()  # type: ignore[attr-defined]
     except KeyboardInterrupt:
         ending = ("signal", int(signal.SIGINT))
     except BaseException as error:
         _show(error)
-    # It prints errors itself.
+    # atexit prints errors of its functions itself.
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     with contextlib.suppress(KeyboardInterrupt):
@@ -67,7 +67,8 @@ def run_to_end(
 def outcome(
     program: Callable[[], None], explain: Callable[[BaseException], None] = lambda _error: None
 ) -> tuple[str, int]:
-    """Runs it; an uncaught error is shown as the interpreter shows it."""
+    """Runs the program. Shows an uncaught error as the interpreter does. Returns ("exit", code) or ("signal",
+    number)."""
     try:
         program()
     except SystemExit as error:
@@ -83,7 +84,7 @@ def outcome(
 
 
 def exit_code(value: object) -> int:
-    """Returns the exit code of `sys.exit(value)`; prints the value where the interpreter does."""
+    """Returns the exit code of `sys.exit(value)`. Prints the value if the interpreter would."""
     if value is None:
         return 0
     if isinstance(value, int):
@@ -95,21 +96,22 @@ def exit_code(value: object) -> int:
 
 
 def trimmed(traceback: TracebackType | None) -> TracebackType | None:
-    """Drops the outermost frames, which are this package's."""
+    """Returns the traceback without the outermost frames of this package."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen runpy>")):
         traceback = traceback.tb_next
     return traceback
 
 
 def _show(error: BaseException) -> None:
-    # What the program printed before belongs before the traceback.
+    # The program's earlier output must appear before the traceback.
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     error.__traceback__ = trimmed(error.__traceback__)
     if isinstance(error, (KeyboardInterrupt, EOFError)):
         _cut(error.__traceback__)
     elif isinstance(error, (OffloadError, CrossingError, RefusedError)) or hasattr(error, PASSED):
-        # The program's error, or one with a sentence for people: the frames of this package are of no use.
+        # The error comes from the acceptor's side of the program, or has a sentence for users: omit this package's
+        # frames.
         thin(error)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
@@ -123,7 +125,7 @@ def _show(error: BaseException) -> None:
 
 
 def _cut(traceback: TracebackType | None) -> None:
-    """Drops the frames of this package's streams and files that the program called: the interpreter has none there."""
+    """Drops the frames of this package's streams and files, which a local program would not have in its traceback."""
     while traceback is not None:
         if traceback.tb_next is not None and traceback.tb_next.tb_frame.f_code.co_filename.startswith(_OURS):
             traceback.tb_next = None
@@ -131,7 +133,7 @@ def _cut(traceback: TracebackType | None) -> None:
 
 
 def thin(error: BaseException) -> None:
-    """Drops the frames of this package from the error and from those it came from."""
+    """Drops the frames of this package from the error and its causes."""
     found: BaseException | None = error
     seen: set[int] = set()
     while found is not None and id(found) not in seen:

@@ -1,8 +1,8 @@
 """The acceptor's half of a program's standard streams.
 
-Python's output goes to the client at once, in order. Output of others to descriptors 1 and 2 (C libraries, programs
-that are started) arrives in pipes, or in pseudo terminals where the client's are terminals; it is sent before the next
-output of Python, so that a program which waits for its child shows both in the right order.
+Python's output is sent to the client at once and in order. C libraries and started programs write to descriptors 1 and
+2: these are pipes, or pseudo terminals if the client's are terminals. This output is sent before the next output of
+Python, so that a program that waits for a child shows both in the right order.
 """
 
 import builtins
@@ -32,15 +32,15 @@ _BUFFER: Final = 8192
 
 
 class Streams:
-    """Descriptors 0, 1, 2 and sys.stdin, sys.stdout, sys.stderr of this process, from `install` on."""
+    """Replaces descriptors 0, 1, 2 and sys.stdin, sys.stdout, sys.stderr of this process; begins with `install`."""
 
     def __init__(self, link: Link, hello: Mapping[str, Any]) -> None:
         self.hello = hello
         self.link = link
         self.broken: dict[int, int] = {}
         self._pid = os.getpid()
-        self._pipes: dict[int, int] = {}  # the end that this process reads, by descriptor
-        # Reentrant: a signal handler prints while its thread is printing.
+        self._pipes: dict[int, int] = {}  # the reading end, by descriptor
+        # Reentrant, because a signal handler may print while its thread is printing.
         self._lock = threading.RLock()
 
     def install(self) -> None:
@@ -66,12 +66,12 @@ class Streams:
         builtins.input = _input
         for number, name in ((1, "stdout"), (2, "stderr")):
             output = Output(self, number, 0 if unbuffered else _BUFFER)
-            # Outside of a whole program nothing flushes for a function that prints.
+            # In function mode nothing flushes the stream after a function has printed.
             lines = number == 2 or not program or self.tty(number)
             _install(name, _text(output, encodings[number], lines=lines, at_once=unbuffered))
 
     def resize(self, size: Any) -> None:
-        """Sets the columns and lines of the client's terminal."""
+        """Sets the size of the pseudo terminals to the columns and lines of the client's terminal."""
         if size is None:
             return
         packed = struct.pack("HHHH", int(size[1]), int(size[0]), 0, 0)
@@ -81,16 +81,16 @@ class Streams:
                     fcntl.ioctl(pipe, termios.TIOCSWINSZ, packed)
 
     def tty(self, number: int) -> bool:
-        """Whether the client's stream is a terminal."""
+        """Returns whether the client's stream is a terminal."""
         return bool((self.hello.get("tty") or [False] * 3)[number])
 
     def is_own_process(self) -> bool:
-        """Whether this is the session's own process, not a forked child."""
+        """Returns whether this is the session's own process and not a forked child."""
         return os.getpid() == self._pid
 
     def write(self, number: int, content: bytes) -> None:
         if not self.is_own_process():
-            # A forked child: its parent reads the other end.
+            # In a forked child: the parent reads the other end of the pipe.
             rest = memoryview(content)
             while rest:
                 rest = rest[os.write(number, rest) :]
@@ -102,7 +102,7 @@ class Streams:
             self._send(number, content)
 
     def finish(self) -> None:
-        """Sends everything that was written, by Python and by others."""
+        """Sends all output that Python and others have written."""
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 with contextlib.suppress(OSError, ValueError):
@@ -125,7 +125,7 @@ class Streams:
                 try:
                     content = os.read(pipe, _PIECE)
                 except OSError:
-                    # Nothing is there now, or all other ends of a terminal are closed.
+                    # No data is available now, or all other ends of the terminal are closed.
                     break
                 if not content:
                     break
@@ -142,10 +142,10 @@ class Streams:
 
 
 class Output(io.BufferedIOBase):
-    """Buffered file below sys.stdout and sys.stderr.
+    """A buffered file below sys.stdout and sys.stderr.
 
-    The interpreter's own buffer would call into Python code while it is locked: a signal handler of the program that
-    runs there and prints would fail, and what an exception left in the buffer would be sent twice.
+    The interpreter's own buffer would call this Python code while it is locked. Then a signal handler that prints would
+    fail, and an exception would leave data in the buffer that is sent twice.
     """
 
     mode = "wb"
@@ -175,7 +175,7 @@ class Output(io.BufferedIOBase):
     def flush(self) -> None:
         empty = bytearray()
         with Held():
-            # No call in this line: nothing comes in between.
+            # No call in this line, so that no signal handler can run in between.
             content, self._pending = self._pending, empty
             if content:
                 self._streams.write(self._number, bytes(content))
@@ -188,7 +188,7 @@ class Output(io.BufferedIOBase):
 
 
 class Input(io.RawIOBase):
-    """The raw file below sys.stdin: reads from the client when the program does, and not before."""
+    """The raw file below sys.stdin. Reads from the client only when the program reads."""
 
     name = "<stdin>"
     mode = "rb"
@@ -223,8 +223,7 @@ _builtin_input: Final = builtins.input
 
 
 def _input(prompt: object = "", /) -> str:
-    """Replaces `input`. The interpreter's own ignores a Ctrl-C that is raised in Python code of a stream which it
-    flushes."""
+    """Replaces `input`: the interpreter's own ignores a KeyboardInterrupt that is raised while it flushes a stream."""
     stdin = sys.stdin
     if stdin is not sys.__stdin__ or stdin is None or sys.stdout is None:
         return _builtin_input(prompt)
@@ -251,12 +250,12 @@ def _install(name: str, stream: io.TextIOWrapper) -> None:
 
 
 def _pair(terminal: bool) -> tuple[int, int]:
-    """Returns the end that this process reads, and the end to which others write."""
+    """Returns a pipe or pseudo terminal: the end that this process reads, and the end to which others write."""
     if terminal:
-        # There may be no terminals in the sandbox.
+        # The sandbox may have no pseudo terminals.
         with contextlib.suppress(OSError):
             ours, theirs = pty.openpty()
-            # The client's own terminal translates newlines itself.
+            # The client's own terminal translates newlines.
             tty.setraw(theirs)
             return ours, theirs
     return os.pipe()

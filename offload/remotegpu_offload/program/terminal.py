@@ -19,16 +19,17 @@ _FORGOTTEN: Final = 64
 
 
 class Terminal:
-    """Serves one session's acceptors.
+    """Serves the standard streams to one session's acceptors.
 
-    With `descriptors` the bytes go to descriptors 1 and 2 as they are: the program that runs there is this process.
-    Without, they go through `sys.stdout` and `sys.stderr`, in order with what this process prints, also in a notebook.
+    With `descriptors` the bytes are written to descriptors 1 and 2 unchanged: this process represents the program.
+    Without, they are written to `sys.stdout` and `sys.stderr`, in order with this process's own output, also in a
+    notebook.
     """
 
     def __init__(self, *, descriptors: bool) -> None:
         self._descriptors = descriptors
         self._decoders = {number: codecs.getincrementaldecoder("utf-8")("replace") for number in (1, 2)}
-        # By the names of reads. One may be forgotten before it begins here, or when it has ended.
+        # Names of reads that were interrupted, perhaps before they begin here, or after they have ended.
         self._forgotten: deque[str] = deque(maxlen=_FORGOTTEN)
         self._peer: Peer | None = None
 
@@ -37,7 +38,7 @@ class Terminal:
         peer.serve(Service.STDIO, self.answer)
 
     def hello(self) -> dict[str, Any]:
-        """Describes the streams that the program at the acceptor is to see."""
+        """Describes the streams for the program in the acceptor."""
         return {
             "tty": [self._is_tty(number) for number in (0, 1, 2)],
             "encoding": [_encoding(stream) for stream in (sys.stdin, sys.stdout, sys.stderr)],
@@ -110,7 +111,7 @@ class Terminal:
 
 
 def terminal_size() -> list[int] | None:
-    """Returns columns and lines of the terminal that the program writes to; None where there is none."""
+    """Returns columns and lines of the terminal to which the program writes; None if there is no terminal."""
     for number in (1, 2, 0):
         try:
             size = os.get_terminal_size(number)

@@ -1,4 +1,4 @@
-"""`remotegpu.pyz`: the client in one file, which any Python from 3.11 on runs, without being installed."""
+"""`remotegpu.pyz`: the client in one file, which Python 3.11 or later runs without an installation."""
 
 import io
 import zipfile
@@ -7,7 +7,7 @@ from typing import Final
 
 import remotegpu_offload
 
-# What the client imports of ours; a test imports it from the file alone.
+# The modules that the client imports; a test imports the client from the file alone.
 FILES: Final = (
     "__init__.py",
     *(
@@ -23,7 +23,7 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def build() -> bytes:
-    """The zip file; the same bytes for the same sources."""
+    """Returns the zip file. The same sources give the same bytes."""
     package = Path(remotegpu_offload.__file__).parent
     contents = {f"remotegpu_offload/{name}": (package / name).read_bytes() for name in FILES}
     contents["__main__.py"] = _MAIN.encode()

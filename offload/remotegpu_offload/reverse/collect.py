@@ -1,4 +1,4 @@
-"""An application's folder as a manifest: which of its files travel, and which of them import which."""
+"""Makes the manifest of an application's folder: which of its files are sent, and which files they import."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from remotegpu_offload.reverse.manifest import MOST_FILES, NAME, File, Manifest,
 
 ENTRIES: Final = ("__main__.py", "main.py", "app.py")
 _NEVER: Final = frozenset(("__pycache__", "node_modules"))
-# A file that has not changed since: real path, size, time in nanoseconds.
+# Identifies the content of a file: real path, size, modification time in nanoseconds.
 Stamp = tuple[str, int, int]
 
 
@@ -28,9 +28,10 @@ def collect(
     kept: Callable[[str], bool] = lambda _path: False,
     known: dict[Stamp, str] | None = None,
 ) -> Manifest:
-    """The manifest of a folder as it is now, issued at 0. Hidden files, caches, links, and what is `kept` stay here.
+    """Returns the manifest of a folder's current content, with `issued` 0.
 
-    `known`: hashes from earlier calls, which are added to. Raises ReverseError.
+    Leaves out hidden files, caches, links, and files for which `kept` is true. `known` caches hashes between calls.
+    Raises ReverseError.
     """
     if not NAME.fullmatch(name):
         raise ReverseError(f"{name!r} is no name: use lower-case letters, digits, dots and dashes, at most 63")
@@ -51,7 +52,7 @@ def collect(
 
 
 def module_of(path: str) -> tuple[str, bool]:
-    """The name under which a file is imported, and whether it is a package's: "a/__init__.py" is package "a"."""
+    """Returns the name under which a file is imported, and whether it is a package: "a/__init__.py" is package "a"."""
     stem = path.removesuffix(".py").replace("/", ".")
     return (stem.removesuffix(".__init__"), True) if stem.endswith(".__init__") else (stem, False)
 

@@ -1,4 +1,4 @@
-"""`python -I remotegpu.pyz open HOST/NAME`: the client's command, with nothing but the standard library."""
+"""`python -I remotegpu.pyz open HOST/NAME`: the client's command, which needs only the standard library."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ REFUSED = 2
 
 
 def open_application(wish: Wish, *, yes: bool) -> int:
-    """Run an application in place of this process; returns only where that was refused, with the exit code."""
+    """Replaces this process by an application. Returns only if it cannot be run, with the exit code."""
 
     def ask(text: str) -> bool:
         print(text, file=sys.stderr)  # noqa: T201
@@ -45,7 +45,7 @@ def wish_of(
     stats: Path | None = None,
     arguments: tuple[str, ...] = (),
 ) -> Wish:
-    """Raises ReverseError."""
+    """Parses the address, and returns the user's choices. Raises ReverseError."""
     url, name = parse_address(address)
     return Wish(Server(url, ca, token), name, (cache or default_folder()).resolve(), arguments, trust, stats)
 

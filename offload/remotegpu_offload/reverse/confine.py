@@ -1,8 +1,8 @@
-"""Restricts what an application may access, enforced by the kernel where it can: Landlock, for this process and its
-children.
+"""Restricts an application's files (by Landlock) and its environment variables.
 
-The system calls are made here, and not by `libremotegpu_sandbox.so` as an acceptor's are: an application is opened by
-one file of Python, on machines of any processor that have nothing of this project.
+Landlock binds this process and its children. This module makes the system calls itself, and does not use
+`libremotegpu_sandbox.so` as an acceptor does: an application is opened by one Python file, on machines of any processor
+that have nothing else of this project.
 """
 
 import ctypes
@@ -16,18 +16,18 @@ from typing import Any, Final
 from remotegpu_offload.reverse.manifest import Permissions
 
 _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1 << 1, 1 << 2, 1 << 3
-_CHANGE: Final = sum(1 << bit for bit in range(4, 13))  # remove and make entries of every kind
+_CHANGE: Final = sum(1 << bit for bit in range(4, 13))  # the rights to remove and make entries of every kind
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
-# The same numbers on every processor.
+# The system call numbers are the same on every processor.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _PR_SET_NO_NEW_PRIVS: Final = 38
 # A file takes fewer rights than a folder.
 _OF_FILES: Final = _WRITE_FILE | _READ_FILE | _TRUNCATE
 
-# Folders of the system that programs need; no user's own files lie there.
+# System folders that programs need. Users keep no files there.
 _SYSTEM: Final = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/dev", "/run/systemd")
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/pts", "/dev/shm")  # noqa: S108
-# Variables that every program gets: for the terminal, the language, and the place of the cache.
+# Variables that every application gets: for the terminal, the language, and the cache folder.
 _USUAL: Final = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS",
     "LINES", "XDG_CACHE_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -39,14 +39,16 @@ def available() -> bool:
 
 
 def variables(permissions: Permissions, of: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment that the application gets."""
+    """Returns the environment variables for the application."""
     patterns = (*_USUAL, *permissions.env)
     return {name: value for name, value in of.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
 
 
 def folder_of(pattern: str, base: Path) -> Path:
-    """Returns the folder in which the files of a glob lie: its path up to the first wildcard. A path without one is
-    itself."""
+    """Returns the folder that contains the files of a glob: the path up to the first wildcard.
+
+    Without a wildcard, returns the path itself.
+    """
     whole = Path(os.path.normpath(base / Path(pattern).expanduser()))
     parts: list[str] = []
     for part in whole.parts:
@@ -57,16 +59,16 @@ def folder_of(pattern: str, base: Path) -> Path:
 
 
 def folders(patterns: Iterable[str], base: Path) -> list[Path]:
-    """Lists the folders in which the files of globs lie; a path without a wildcard has none."""
+    """Returns the folders that contain the files of globs; paths without a wildcard are left out."""
     found = ((pattern, folder_of(pattern, base)) for pattern in patterns)
     return [folder for pattern, folder in found if any(letter in pattern for letter in "*?[")]
 
 
 def confine(permissions: Permissions, base: Path, *, readable: Iterable[Path], writable: Iterable[Path]) -> None:
-    """Restricts this thread and those that it starts, for good: they read the system's files and what is permitted or
-    `readable`, and write what is permitted or `writable`.
+    """Restricts this thread and its later children irrevocably.
 
-    Raises OSError if the kernel refuses.
+    They may read system files, permitted files and `readable`, and write permitted files and `writable`. Raises OSError
+    if the kernel refuses.
     """
     abi = _version()
     changing = _WRITE_FILE | _CHANGE | (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0)
@@ -106,7 +108,7 @@ def _call(what: str, number: int, *arguments: Any) -> int:
 
 
 def _version() -> int:
-    """Returns the version of Landlock in this kernel; 0: it has none."""
+    """Returns the version of Landlock in this kernel; 0 if it has none."""
     try:
         return _call("landlock", _CREATE_RULESET, None, 0, 1)
     except OSError:

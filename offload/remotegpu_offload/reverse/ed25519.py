@@ -1,7 +1,7 @@
-"""Verifying Ed25519 signatures with nothing but Python, after RFC 8032, section 5.1.
+"""Verifies Ed25519 signatures in pure Python, after RFC 8032, section 5.1.
 
-For the client, which has no other package. Nothing here is secret, so that nothing need take the same time always;
-signing, where that matters, is done by the package `cryptography` (signing.py). One verification takes some 5 ms.
+The client uses it, because it has no other packages. No input is secret, so the time may vary. Signing needs constant
+time and is done by the package `cryptography` (signing.py). A verification takes about 5 ms.
 """
 
 import hashlib
@@ -20,12 +20,15 @@ _Point = tuple[int, int, int, int]
 
 
 def verify(key: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether `signature` (64 bytes) is that of the holder of `key` (32 bytes) under `message`. Never raises."""
+    """Returns whether `signature` (64 bytes) of `message` was made with the private key of `key` (32 bytes).
+
+    Never raises.
+    """
     if len(key) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     holder, commitment = _decompress(key), _decompress(signature[:32])
     answer = int.from_bytes(signature[32:], "little")
-    # The order's multiples would make other signatures of one.
+    # Without this check, adding the order would make other valid signatures from one.
     if holder is None or commitment is None or answer >= _ORDER:
         return False
     digest = hashlib.sha512(signature[:32] + key + message).digest()

@@ -1,5 +1,5 @@
-"""Errors for the person who publishes or opens an application."""
+"""Errors for users who publish or open an application."""
 
 
 class ReverseError(Exception):
-    """The message names the cause, the thing at fault, and the next step."""
+    """An application cannot be published or opened. The message names the cause, the object concerned and a remedy."""

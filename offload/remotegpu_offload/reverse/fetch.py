@@ -1,4 +1,4 @@
-"""The client's end of the connection: manifests and pages over HTTP(S); each page is checked before it is used."""
+"""The client's end of the connection: fetches manifests and pages over HTTP(S), and checks each page before its use."""
 
 import http.client
 import ipaddress
@@ -16,7 +16,7 @@ from remotegpu_offload.reverse.manifest import LARGEST_MANIFEST, File
 from remotegpu_offload.reverse.store import Pages, WrongPageError
 
 DEFAULT_PORT: Final = 7080
-# Smaller pages travel together with others in one answer.
+# Pages up to this size are requested together in one answer.
 _SMALL: Final = 4 << 20
 _CHUNK: Final = 1 << 20
 _CONNECT_SECONDS: Final = 20.0
@@ -24,8 +24,7 @@ _CONNECT_SECONDS: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The server that applications come from. `ca`: the file with the authority of its certificate, else the
-    system's."""
+    """A server of applications. `ca`: file with the authority of its certificate; None: the system's authorities."""
 
     url: str
     ca: Path | None = None
@@ -33,13 +32,15 @@ class Server:
 
     @property
     def place(self) -> str:
-        """The address "host:port", as people name it and as it is remembered."""
+        """The address "host:port", for users and as the key of stored decisions."""
         return urlsplit(self.url).netloc
 
 
 def parse_address(text: str) -> tuple[str, str]:
-    """Splits "https://host:7080/app" or "host/app" into the server's URL and the application's name. Raises
-    ReverseError."""
+    """Splits "https://host:7080/app" or "host/app" into the server's URL and the application's name.
+
+    Raises ReverseError.
+    """
     whole = text if "://" in text else f"https://{text}"
     parts = urlsplit(whole)
     name = parts.path.strip("/")
@@ -59,19 +60,19 @@ def parse_address(text: str) -> tuple[str, str]:
 
 
 class Fetcher:
-    """One connection, which is opened again if it broke. For any thread."""
+    """One connection to the server, which is reopened after an error. Thread-safe."""
 
     def __init__(self, server: Server, pages: Pages) -> None:
         self.server = server
         self.pages = pages
-        # Requests that were answered.
+        # Number of answered requests.
         self.trips = 0
         self.bytes_in = 0
         self._lock = threading.Lock()
         self._connection: http.client.HTTPConnection | None = None
 
     def manifest(self, name: str) -> bytes:
-        """Fetches the envelope of an application, unchecked. Raises ReverseError."""
+        """Fetches an application's envelope, without checking it. Raises ReverseError."""
         with self._lock:
             response = self._ask("GET", f"/v1/apps/{quote(name, safe='')}")
             content = response.read(LARGEST_MANIFEST + 1)
@@ -81,7 +82,7 @@ class Fetcher:
         return content
 
     def fetch(self, files: Mapping[str, File], wanted: Iterable[str]) -> None:
-        """Fetches the pages of these files to the disk; what is there already costs nothing. Raises ReverseError."""
+        """Fetches the pages of these files to the disk, except those that are cached. Raises ReverseError."""
         with self._lock:
             missing = {files[path].sha256: path for path in wanted if files[path].sha256 not in self.pages}
             small = [digest for digest, path in missing.items() if files[path].size <= _SMALL]
@@ -135,8 +136,10 @@ class Fetcher:
         self.bytes_in += size
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> http.client.HTTPResponse:
-        """Returns an answer with status 200. Opens a connection that the server has closed in the meantime again,
-        once."""
+        """Sends a request and returns the answer, whose status is 200. Raises ReverseError.
+
+        If the server has closed the idle connection, reconnects once.
+        """
         for fresh in (False, True):
             if fresh:
                 self._drop()

@@ -1,7 +1,7 @@
-"""A server's description of an application: its files by their hashes, and what it may do. Pure.
+"""A server's description of an application: its files with their hashes, and its permissions. Pure.
 
-A manifest is JSON of a fixed form; its signature is over those very bytes. A reader trusts nothing in it before `parse`
-has checked it: it comes from another machine.
+A manifest is JSON in a fixed form, and the signature covers these very bytes. A manifest comes from another machine, so
+a reader must not trust it before `parse` has checked it.
 """
 
 import base64
@@ -29,14 +29,16 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 class File:
     sha256: str
     size: int  # bytes
-    # Files that this one imports, as far as can be seen without running it: they are fetched with it.
+    # Files that this file imports, found without running it. They are fetched together with it.
     imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """The permissions of an application on the client's machine. Globs are relative to the folder in which it is
-    opened."""
+    """The permissions of an application on the client's machine.
+
+    Globs are relative to the folder where it is opened.
+    """
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -58,14 +60,14 @@ class Permissions:
 class Manifest:
     name: str
     entry: str  # the file that is run
-    python: str  # the least version, "3.11"
-    issued: int  # seconds since 1970: an older one than was seen before is not believed
+    python: str  # the lowest version, such as "3.11"
+    issued: int  # seconds since 1970; the client refuses a manifest that is older than one it has seen
     permissions: Permissions = field(default_factory=Permissions)
     requirements: tuple[str, ...] = ()
     files: Mapping[str, File] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Returns the only form of this manifest, so that its hash names it."""
+        """Returns the canonical form of this manifest, so that its hash identifies it."""
         files = {
             path: {"sha256": file.sha256, "size": file.size, "imports": list(file.imports)}
             for path, file in self.files.items()
@@ -89,7 +91,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A manifest with its signature and the key of the signer."""
+    """A manifest with its signature and the signer's public key."""
 
     manifest: bytes
     key: bytes
@@ -101,7 +103,7 @@ class Envelope:
 
 
 def key_text(key: bytes) -> str:
-    """Formats a public key for people to compare: "ed25519:…", 43 characters."""
+    """Formats a public key for users to compare: "ed25519:…" with 43 characters."""
     return KEY_PREFIX + base64.b64encode(key).decode().rstrip("=")
 
 
@@ -118,9 +120,10 @@ def parse_key(text: str) -> bytes:
 
 
 def opened(content: bytes) -> tuple[Manifest, bytes]:
-    """Returns the manifest of an envelope whose signature holds, and the key that made it. Raises ReverseError.
+    """Returns the manifest of an envelope, and the public key of its signature. Raises ReverseError for a wrong
+    signature.
 
-    The caller decides whether to trust that key.
+    The caller must decide whether to trust the key.
     """
     try:
         texts = _object(json.loads(content), "the envelope")
@@ -136,7 +139,7 @@ def opened(content: bytes) -> tuple[Manifest, bytes]:
 
 
 def parse(content: bytes) -> Manifest:
-    """Reads a manifest from its bytes. Raises ReverseError for what a remotegpu server never writes."""
+    """Parses and checks a manifest. Raises ReverseError."""
     try:
         whole = _object(json.loads(content), "the manifest")
     except (ValueError, RecursionError) as problem:
@@ -175,7 +178,7 @@ def parse(content: bytes) -> Manifest:
 
 
 def closure(files: Mapping[str, File], start: Iterable[str]) -> list[str]:
-    """Lists the files, and those that they import, and so on; each once, in the order in which they are needed."""
+    """Returns the files and, transitively, the files that they import, each once, in the order of use."""
     found: dict[str, None] = {}
     waiting = list(start)[::-1]
     while waiting:
@@ -197,8 +200,8 @@ def _file(path: str, stored: Any) -> File:
 
 
 def _path(path: str) -> str:
-    """Returns the path. Raises ReverseError if it could lead out of the application's folder, or mean another place on
-    another system."""
+    """Returns the path. Raises ReverseError if it could leave the application's folder, or is invalid on other
+    systems."""
     parts = path.split("/")
     strange = any(part in ("", ".", "..") or part.endswith((".", " ")) for part in parts)
     if strange or not path.isprintable() or any(character in path for character in '\\:*?"<>|') or len(path) > 1024:
@@ -234,7 +237,7 @@ def _texts(value: Any, what: str) -> tuple[str, ...]:
 
 
 def _shown(text: str, what: str) -> str:
-    """Returns the text. Raises ReverseError if a terminal would show something else than it says."""
+    """Returns the text. Raises ReverseError if it has characters that could make a terminal show something else."""
     if not text.isprintable():
         raise _wrong(f"{what} has characters that cannot be shown: {text!r}")
     return text

@@ -1,4 +1,4 @@
-"""Opening an application: fetch its manifest, decide whether to trust it, ask what it may do, become it."""
+"""Opens an application: fetches its manifest, decides whether to trust it, asks the user, and replaces this process."""
 
 import hashlib
 import json
@@ -19,10 +19,10 @@ from remotegpu_offload.reverse.manifest import Manifest, Permissions, closure, k
 from remotegpu_offload.reverse.store import Known, Pages, Register
 from remotegpu_offload.reverse.tree import lay_out
 
-_TOKEN: Final = "REMOTEGPU_TOKEN"  # noqa: S105 (a name; names.py is not among the files that travel)
+_TOKEN: Final = "REMOTEGPU_TOKEN"  # noqa: S105 (a name; names.py is not part of remotegpu.pyz)
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*([^;]*)(;.*)?")
 _BOUND: Final = re.compile(r"(>=|<=|==|!=|~=|<|>)\s*([0-9][0-9.]*)")
-# With -I neither PYTHONPATH nor a folder of the user adds to what is on the path.
+# With -I, neither PYTHONPATH nor the user's folders are on the module search path.
 _BOOT: Final = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from remotegpu_offload.reverse.runner import main; main()"
 )
@@ -36,19 +36,19 @@ class Wish:
     name: str
     folder: Path  # the client's cache
     arguments: tuple[str, ...] = ()
-    trust: str = ""  # the key that must have signed it; empty: the one that signed it before
-    stats: Path | None = None  # where to write what travelled
+    trust: str = ""  # the key that must have signed the manifest; "": the same key as before
+    stats: Path | None = None  # file for the transfer statistics
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The settings for the new process, which gets them as one argument."""
+    """The settings for the application's process, passed as one argument."""
 
     url: str
     ca: str
     cache: str
     root: str
-    manifest: str  # its file
+    manifest: str  # path of the manifest's file
     base: str
     confined: bool
     stats: str
@@ -58,11 +58,12 @@ class Plan:
 
 
 def prepare(wish: Wish, ask: Callable[[str], bool]) -> tuple[Plan, dict[str, str]]:
-    """Does everything but running the application: returns the plan, and the environment of the new process.
+    """Prepares the application. Returns the plan and the environment for its process.
 
-    `ask` shows a text and says whether the user agrees. Raises ReverseError.
+    `ask` shows a text and returns whether the user agrees. Raises ReverseError.
     """
-    # A folder of this origin alone: an application can write among its own pages, and must not among another's.
+    # A folder for this origin only: an application can write into its own pages, and must not write into those of
+    # others.
     folder = wish.folder / hashlib.sha256(f"{wish.server.place}/{wish.name}".encode()).hexdigest()[:16]
     pages, register = Pages(folder), Register(wish.folder)
     fetcher = Fetcher(wish.server, pages)
@@ -96,12 +97,15 @@ def prepare(wish: Wish, ask: Callable[[str], bool]) -> tuple[Plan, dict[str, str
 
 
 def become(plan: Plan, environment: dict[str, str]) -> None:
-    """Replaces this process by the application's; signals, terminal and exit code are its own. Does not return."""
+    """Replaces this process by the application's, which has its own signals, terminal and exit code.
+
+    Does not return.
+    """
     root = package_root()
     words = [sys.executable, "-I", "-c", _BOOT, root, json.dumps(asdict(plan))]
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, words, environment)  # noqa: S606 (it is to be this process)
+    os.execve(sys.executable, words, environment)  # noqa: S606 (replaces this process)
 
 
 def package_root() -> str:
@@ -125,7 +129,7 @@ def _check(manifest: Manifest, name: str) -> None:
 
 
 def satisfied(requirement: str) -> bool:
-    """Whether this Python has the package, in a version within the bounds. Ignores what follows `;`."""
+    """Returns whether this Python has the package in a version within the bounds. Ignores the part after `;`."""
     found = _REQUIREMENT.fullmatch(requirement)
     if found is None:
         return False
@@ -160,7 +164,7 @@ def _within(version: tuple[int, ...], sign: str, bound: tuple[int, ...]) -> bool
 
 
 def _trusted(wish: Wish, register: Register, manifest: Manifest, key: str, ask: Callable[[str], bool]) -> Permissions:
-    """Returns what the application may do, after the user has agreed where that is needed. Raises ReverseError."""
+    """Returns the application's permissions, after the user's agreement if it is needed. Raises ReverseError."""
     origin = f"{wish.server.place}/{wish.name}"
     known = register.get(origin)
     if wish.trust and key_text(parse_key(wish.trust)) != key:
@@ -181,12 +185,12 @@ def _trusted(wish: Wish, register: Register, manifest: Manifest, key: str, ask: 
             raise ReverseError(f"{origin} was not run: you did not agree")
         granted = manifest.permissions
     register.put(origin, Known(key, manifest.issued, granted))
-    # It gets no permission that it no longer asks for, though it may have it again without a question.
+    # The application gets only permissions that it asks for now. It may get earlier ones again without a question.
     return manifest.permissions
 
 
 def description(origin: str, manifest: Manifest, key: str, granted: Permissions | None) -> str:
-    """Describes the application for the user's decision."""
+    """Returns a text that describes the application for the user's decision."""
     files = manifest.files.values()
     size = sum(file.size for file in files)
     before = "first time here" if granted is None else "opened before; it wants more now"

@@ -1,4 +1,4 @@
-"""The process that an application runs in: confined first, then armed, then the program's own."""
+"""The process of an application: confines itself, arms the imports, and then runs the program."""
 
 import atexit
 import json
@@ -19,7 +19,7 @@ from remotegpu_offload.reverse.tree import Tree
 
 
 def main() -> None:
-    """`sys.argv[1]` is a Plan, as JSON."""
+    """Runs an application. `sys.argv[1]` is a Plan as JSON."""
     plan = Plan(**json.loads(sys.argv[1]))
     manifest = parse(Path(plan.manifest).read_bytes())
     cache = Path(plan.cache)
@@ -32,16 +32,16 @@ def main() -> None:
     server = Server(plan.url, Path(plan.ca) if plan.ca else None, os.environ.pop(_TOKEN, ""))
     fetcher = Fetcher(server, Pages(cache))
     if plan.stats:
-        # Before the files are closed off: the report is ours, not the application's.
-        report = Path(plan.stats).open("w")  # noqa: SIM115 (until the end)
+        # Opened before the files are restricted, because remotegpu writes the report, not the application.
+        report = Path(plan.stats).open("w")  # noqa: SIM115 (open until the end)
         atexit.register(_report, report, fetcher, plan)
-    # Ours was put first on the path for this import only.
+    # This package's folder was first on the path only to import this module.
     root = sys.path.pop(0)
     readable = [Path(root), cache, Path(plan.manifest), *([server.ca] if server.ca else [])]
     if plan.confined:
         for folder in confine.folders(manifest.permissions.write, Path(plan.base)):
-            # A folder that does not exist cannot be opened to the application, and it may not make one next to other
-            # files of the user.
+            # A folder that does not exist cannot be opened for the application, and the application may not create it
+            # next to other files of the user.
             folder.mkdir(parents=True, exist_ok=True)
         confine.confine(
             manifest.permissions,
@@ -60,11 +60,14 @@ def main() -> None:
 
 
 def _when_this_ends(do: Callable[[], None]) -> None:
-    """In a process that is not a child of the application, which is confined and could not remove its own folder."""
+    """Calls `do` after this process has ended, in a process that is not a child of the application.
+
+    The application's own processes are confined and could not remove its folder.
+    """
     watched, held = os.pipe()
     child = os.fork()
     if child:
-        # `held` stays open until the end, however it comes.
+        # The pipe's end `held` stays open until this process ends in any way.
         os.close(watched)
         os.waitpid(child, 0)
         return

@@ -1,7 +1,7 @@
-"""Applications over HTTPS: `/v1/apps/NAME` is a signed manifest, `/v1/pages/SHA256` a file by its hash.
+"""Serves applications over HTTPS: `/v1/apps/NAME` is a signed manifest, `/v1/pages/SHA256` a file by its hash.
 
-The server opens only files that a manifest lists, by a table of hashes, so that no request names a path. Two more paths
-exist: `/v1/apps`, the names, and `/remotegpu.pyz`, with which a machine that has only Python begins.
+The server opens only files that a manifest lists, through a table of hashes, so that no request contains a path. There
+are two more paths: `/v1/apps` lists the names, and `/remotegpu.pyz` is the client for machines that have only Python.
 """
 
 import hmac
@@ -21,12 +21,12 @@ from typing import Any, BinaryIO, Final
 from remotegpu_offload.files.opening import open_regular
 from remotegpu_offload.reverse.manifest import Envelope, Manifest
 
-# So many bytes of small pages are sent in one answer; the client asks again for the rest.
+# Most bytes of small pages in one answer; the client requests the others again.
 BATCH_BYTES: Final = 32 << 20
 _LARGEST_REQUEST: Final = 8 << 20
 _CHUNK: Final = 1 << 20
 _IDLE_SECONDS: Final = 60.0
-# How often a folder is searched again for changes.
+# How long a manifest is used before the folder is searched again for changes, in seconds.
 FRESH_SECONDS: Final = 1.0
 _PAGE: Final = re.compile(r"/v1/pages/([0-9a-f]{64})")
 _APP: Final = re.compile(r"/v1/apps/([^/]+)")
@@ -43,19 +43,19 @@ class Counters:
 
 @dataclass
 class Shelf:
-    """The published applications. `collect` makes a manifest of a folder, `sign` its envelope; both may be slow."""
+    """The published applications. `collect` makes a folder's manifest, `sign` its envelope; both may be slow."""
 
     collect: Mapping[str, Callable[[], Manifest]]
     folders: Mapping[str, Path]
     sign: Callable[[Manifest], Envelope]
     clock: Callable[[], float] = time.time
     _current: dict[str, tuple[float, Manifest, bytes]] = field(default_factory=dict)
-    # Pages of earlier manifests stay known while their files are unchanged: a client may be in the middle.
+    # Pages of earlier manifests stay available while their files are unchanged, for clients that are still running.
     _pages: dict[str, tuple[str, int]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def envelope(self, name: str) -> bytes | None:
-        """Returns the signed manifest of the folder as it is now; None if there is no such application."""
+        """Returns the signed manifest of the folder's current content; None if the application does not exist."""
         if name not in self.collect:
             return None
         with self._lock:
@@ -71,15 +71,17 @@ class Shelf:
         found = self.collect[name]()
         if known is not None and replace(found, issued=known[1].issued) == known[1]:
             return now, known[1], known[2]
-        # The time counts as the version, and a version has one content.
+        # The time of issue is the version, so different contents must have different times.
         found = replace(found, issued=max(int(now), known[1].issued + 1 if known else 0))
         root = os.path.realpath(self.folders[name])
         self._pages |= {file.sha256: (f"{root}/{path}", file.size) for path, file in found.files.items()}
         return now, found, self.sign(found).to_bytes()
 
     def page(self, sha256: str) -> tuple[BinaryIO, int] | None:
-        """Opens the file with a page, and returns its size too. Its content may have changed since; the client will
-        notice."""
+        """Opens the file with a page, and returns its size too; None if it is missing or has another size.
+
+        The content may have changed since; the client checks it.
+        """
         place = self._pages.get(sha256)
         if place is None:
             return None
@@ -95,10 +97,10 @@ class Shelf:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves until `shutdown`. `token`: what clients have to show; empty: nothing."""
+    """Serves applications until `shutdown`. `token`: the token that clients must send; "": none."""
 
     daemon_threads = True
-    # A burst of clients; the default is 5.
+    # A burst of clients must not be rejected; the default is 5.
     request_queue_size = 128
 
     def __init__(
@@ -112,7 +114,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Reports errors, except OSError: most of these mean that a client went away or rejected the certificate."""
+        """Reports errors, except OSError: it usually means that a client disconnected or rejected the certificate."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -128,12 +130,12 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "remotegpu"
     timeout = _IDLE_SECONDS
-    # Small answers must not wait for the client's acknowledgement.
+    # Small answers must not wait for an acknowledgement of the client.
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
         if self.server.tls is not None:
-            # In this connection's thread, so that a client that says nothing holds up only itself.
+            # The handshake runs in this connection's thread, so that a silent client delays no other.
             self.request.settimeout(_IDLE_SECONDS)
             self.request = self.server.tls.wrap_socket(self.request, server_side=True)
         super().setup()
@@ -161,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "there is no such thing here")
 
     def do_POST(self) -> None:
-        """Serves `/v1/pages` with a list of hashes: as many of these pages, from the first on, as fit in one answer."""
+        """Answers `/v1/pages` with a list of hashes: sends the first pages of the list that fit into one answer."""
         self.server.counters.requests += 1
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > _LARGEST_REQUEST:
@@ -183,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(bytes(answer))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name is http.server's)
-        """Logs nothing: `counters` has the figures."""
+        """Logs nothing: `counters` holds the figures."""
 
     def _contents(self, wanted: list[str]) -> Iterator[tuple[str, bytes]]:
         left = BATCH_BYTES

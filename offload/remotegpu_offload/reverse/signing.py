@@ -1,4 +1,4 @@
-"""The server's key: made at the first use, kept in a file that only its owner reads."""
+"""The server's signing key: created at the first use, in a file that only its owner may read."""
 
 import os
 from pathlib import Path
@@ -8,11 +8,11 @@ from remotegpu_offload.reverse.manifest import Envelope, Manifest
 
 
 class Signer:
-    """Signs with the Ed25519 key in a PEM file, which is made if it is missing. Raises ReverseError."""
+    """Signs with the Ed25519 key in a PEM file, which is created if it is missing. Raises ReverseError."""
 
     def __init__(self, file: Path) -> None:
         try:
-            from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 (of the server alone)
+            from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 (needed only by the server)
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
         except ImportError:
             raise ReverseError(
@@ -24,7 +24,7 @@ class Signer:
                     serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
                 )
                 file.parent.mkdir(parents=True, exist_ok=True)
-                # Two servers that begin at once agree on one key.
+                # O_EXCL: two servers that start at the same time must not create two keys.
                 with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as created:
                     created.write(made)
             key = serialization.load_pem_private_key(file.read_bytes(), password=None)

@@ -1,4 +1,4 @@
-"""The client's files on disk: pages by their SHA-256, and the permissions of each application."""
+"""The client's files on disk: cached pages by their SHA-256, and the permissions of each application."""
 
 import contextlib
 import hashlib
@@ -18,11 +18,11 @@ def default_folder() -> Path:
 
 
 class WrongPageError(Exception):
-    """The received page is not the requested one."""
+    """The received page has another hash than the requested one."""
 
 
 class Pages:
-    """A folder of files named by their hashes."""
+    """A cache folder with files that are named by their hashes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "pages"
@@ -35,7 +35,8 @@ class Pages:
 
     @contextlib.contextmanager
     def adding(self, sha256: str) -> Iterator[IO[bytes]]:
-        """Opens a file to write the page to; it appears in its place complete, if its hash is right, or not at all.
+        """Opens a temporary file for a page. At the end moves it to its place if its hash is right, and removes it
+        otherwise.
 
         Raises WrongPageError.
         """
@@ -58,7 +59,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An application that was opened before: the key of its signer, its latest version, and its permissions."""
+    """An application that was opened before: the signer's key, the latest version, and the granted permissions."""
 
     key: str
     issued: int
@@ -66,13 +67,13 @@ class Known:
 
 
 class Register:
-    """The known applications, by "host:port/name", in one file that a person can read and edit."""
+    """The known applications, by "host:port/name", in a file that users can read and edit."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "known.json"
 
     def get(self, origin: str) -> Known | None:
-        """Returns the known application of this origin, or None. Raises ValueError where the file was damaged."""
+        """Returns the known application of this origin, or None. Raises ValueError if the file is damaged."""
         found = self._all().get(origin)
         if found is None:
             return None

@@ -1,9 +1,8 @@
-"""An application's folder on the client: links to pages, most of which are fetched later, and the hooks that fetch
-them.
+"""An application's folder on the client: links to pages, and hooks that fetch a page at its first use.
 
-A link is there from the beginning, so that folders list what they should; its page is fetched when a program imports
-it, opens it or asks for its status. Code that opens files without Python, as C libraries do, finds that a page which
-was not fetched is missing, and never empty or half: `open(path).close()` before it fetches it.
+All links are created at the start, so that folders list all files. A page is fetched when the program imports the file,
+opens it or reads its status. Code that opens files in C sees an unfetched page as a missing file, never as an empty or
+partial one; `open(path).close()` before that fetches the page.
 """
 
 import errno
@@ -26,7 +25,8 @@ Fetch = Callable[[Iterable[str]], None]
 
 
 def lay_out(manifest: Manifest, pages: Pages, folder: Path) -> Path:
-    """Makes the folder of this version of the application below `folder`, with a link for each file."""
+    """Creates the folder for this version of the application below `folder`, with a link for each file. Returns its
+    path."""
     root = folder / "versions" / manifest.sha256
     complete = root / _COMPLETE
     if complete.exists():
@@ -35,7 +35,7 @@ def lay_out(manifest: Manifest, pages: Pages, folder: Path) -> Path:
         link = root / path
         link.parent.mkdir(parents=True, exist_ok=True)
         target = os.path.relpath(pages.path(file.sha256), link.parent)
-        # Another process may be doing the same, with the same result.
+        # Another process may create the same links at the same time.
         if not link.is_symlink():
             try:
                 link.symlink_to(target)
@@ -46,31 +46,31 @@ def lay_out(manifest: Manifest, pages: Pages, folder: Path) -> Path:
 
 
 class Tree:
-    """The folder `root` of the application; `fetch` fetches its pages."""
+    """The folder `root` of the application. `fetch` fetches pages."""
 
     def __init__(self, manifest: Manifest, root: Path, fetch: Fetch) -> None:
         self.files = manifest.files
         self.root = str(root)
         self._roots = tuple(f"{one}/" for one in dict.fromkeys((self.root, os.path.realpath(root))))
         self._fetch = fetch
-        # Folders, for packages without __init__.
+        # All folders, for packages without __init__.py.
         self.folders = {path.rsplit("/", depth)[0] for path in self.files for depth in range(1, path.count("/") + 1)}
 
     def arm(self) -> None:
-        """Lets this process find the application's modules and files from now on."""
+        """Makes the application's modules and files available in this process."""
         sys.addaudithook(self._audit)
         _watch_status(self)
         place = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
-        # As with a program's own folder: before what is installed, after what is built in.
+        # At the position of a program's own folder: before installed modules, after built-in ones.
         sys.meta_path.insert(place, Finder(self))
         sys.path.insert(0, self.root)
 
     def inside(self, path: Any) -> str | None:
-        """Returns the application's file that a path means; None for any other path."""
+        """Returns the application's file for a path; None for any other path."""
         try:
             text = os.fsdecode(path)
         except (TypeError, ValueError):
-            return None  # a descriptor
+            return None  # path is a descriptor or has a NUL
         whole = os.path.abspath(text)
         for root in self._roots:
             if whole.startswith(root):
@@ -79,7 +79,7 @@ class Tree:
         return None
 
     def bring(self, paths: Iterable[str]) -> None:
-        """Fetches these files; raises OSError with the sentence of what went wrong."""
+        """Fetches these files. Raises OSError with the reason as its text."""
         missing = [path for path in paths if not os.path.lexists(self._page(path))]
         if not missing:
             return
@@ -100,7 +100,7 @@ class Tree:
 
 
 class Finder(MetaPathFinder):
-    """Finds modules of the application. A module's page comes with those of the modules that it imports."""
+    """Finds modules of the application. Fetches a module together with the modules that it imports."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -123,8 +123,7 @@ class Finder(MetaPathFinder):
 
 
 def _watch_status(tree: Tree) -> None:
-    """Replaces `os.stat`, through which `os.path` and `pathlib` ask: a file's status follows its link, so the page must
-    be there."""
+    """Replaces `os.stat`, which `os.path` and `pathlib` call: fetches the page, because a status follows the link."""
     original = os.stat
 
     def stat(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:

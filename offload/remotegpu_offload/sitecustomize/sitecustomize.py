@@ -1,7 +1,7 @@
-"""Python imports this at its start where this folder is in PYTHONPATH: in pods, below a program of `offload run`, and
-below one in an acceptor.
+"""Python imports this module at its start if PYTHONPATH contains this folder: in pods, and in processes that a program
+of `offload run` or a program in an acceptor starts.
 
-It arms a hook and imports nothing else of ours. Afterwards the user's own `sitecustomize` runs as it would without us.
+It installs an import hook and imports no other module of this project. Then it runs the user's own `sitecustomize`.
 """
 
 import importlib.machinery
@@ -14,10 +14,11 @@ _PACKAGE = os.path.dirname(_HERE)
 
 
 def _our_packages() -> None:
-    """Imports this project's packages by their paths: other packages next to them are not for the user's program."""
+    """Imports this project's packages by their paths, which keeps other packages in their folder invisible to the
+    program."""
     beside = os.path.dirname(_PACKAGE)
     if not os.path.isdir(base := os.path.join(beside, "remotegpu")):
-        # In a clone each has a folder of its own.
+        # In a clone, each package has its own parent folder.
         base = os.path.join(os.path.dirname(beside), "remoting", "remotegpu")
     for name, folder in (("remotegpu", base), ("remotegpu_offload", _PACKAGE)):
         if name in sys.modules or importlib.util.find_spec(name) is not None:
@@ -32,8 +33,8 @@ def _our_packages() -> None:
 
 
 def _arm() -> None:
-    # A program may start another Python too, which has nothing to do with us.
-    if sys.version_info < (3, 11):  # noqa: UP036 - other versions read it too
+    # A program may also start other versions of Python, where nothing must be armed.
+    if sys.version_info < (3, 11):  # noqa: UP036 (other versions import this file too)
         return
     _our_packages()
     if "REMOTEGPU_OFFLOAD_RELAY" in os.environ:
@@ -59,6 +60,6 @@ def _users_own() -> None:
 
 try:
     _arm()
-except Exception as error:  # whatever it is, the program shall start
+except Exception as error:  # the program must start after any error
     sys.stderr.write(f"remotegpu: offload is not armed: {type(error).__name__}: {error}\n")
 _users_own()

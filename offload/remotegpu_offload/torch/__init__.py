@@ -1,6 +1,6 @@
-"""The torch device: a program's tensors and operations live where an acceptor has an accelerator.
+"""The torch device: a program's tensors and operations are on the accelerator of an acceptor.
 
-`device` is torch's back end in the program and `dispatch` its one kernel for every operation. `script` gives it the
-names that unmodified scripts use, and `stream` carries operations to `acceptor`, which executes them. `codec` is what
-both ends write. The rest of offload reaches it by `script.names` and `device` alone.
+`device` is torch's back end in the program, and `dispatch` its one kernel for all operations. `script` supports the
+device names of unmodified scripts. `stream` sends operations to `acceptor`, which executes them. `codec` is the format
+of both ends. Other packages of offload use only `script.names` and `device`.
 """

@@ -1,8 +1,8 @@
-"""The wire format of tensors and operations between client and acceptor. Pure: nothing here does I/O.
+"""The format of tensors and operations between client and acceptor. Pure: does no I/O.
 
-A batch is a byte string: u64 number of the batch, then entries. Each entry is a u32 template number and the values in
-that template's format. An operation's template holds all that is the same each time (name, shapes, strides, types,
-constants), so that one call of `add` is 28 bytes: the template and three addresses.
+A batch is a byte string: a u64 number of the batch, then entries. Each entry is a u32 template number and the values in
+that template's format. An operation's template holds all parts that do not change (name, shapes, strides, types,
+constants), so that one call of `add` takes 28 bytes: the template and three addresses.
 """
 
 import json
@@ -21,16 +21,16 @@ FLOOR: Final = 1 << 48
 FIRST_THERE: Final = 1 << 62 - SHIFT
 """Slots from here on are taken by the acceptor, for what functions return. torch takes addresses below 2^63."""
 
-# Entries that are not operations. All other numbers are templates, minted by the client.
+# Entries that are not operations. All other numbers are templates, which the client numbers.
 FREE, TEMPLATE, ALLOCATE, PUT, RESIZE, FORGET = range(6)
 FIRST_TEMPLATE: Final = 16
 
 BATCH: Final = struct.Struct("<Q")
 ENTRY: Final = struct.Struct("<I")
 FREE_ENTRY: Final = struct.Struct("<IQ")  # address
-TEMPLATE_ENTRY: Final = struct.Struct("<II")  # length of the JSON that follows
+TEMPLATE_ENTRY: Final = struct.Struct("<II")  # length of the following JSON
 ALLOCATE_ENTRY: Final = struct.Struct("<IQQ")  # address, bytes
-PUT_ENTRY: Final = struct.Struct("<IQQ")  # address, bytes; the next buffer of the message holds them
+PUT_ENTRY: Final = struct.Struct("<IQQ")  # address, bytes; the data is the next buffer of the message
 RESIZE_ENTRY: Final = struct.Struct("<IQQQ")  # address, new address of the same storage, bytes
 FORGET_ENTRY: Final = ENTRY
 
@@ -50,8 +50,10 @@ _FLAGS: Final = {
 
 
 class Meta(NamedTuple):
-    """All that torch must know to make a tensor out of a storage: stride in elements; conj and neg are torch's lazy
-    bits."""
+    """The description from which torch makes a tensor on a storage.
+
+    Strides count elements; conj and neg are lazy bits.
+    """
 
     dtype: torch.dtype
     size: tuple[int, ...]
@@ -61,7 +63,7 @@ class Meta(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The least that a storage must hold for it, in bytes."""
+        """The minimal size in bytes of a storage for this tensor."""
         if 0 in self.size:
             return 0
         last = sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
@@ -72,15 +74,16 @@ class Meta(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor among an operation's values: which one, and its layout."""
+    """A tensor among an operation's values: the index of its address, and its layout."""
 
     at: int
     meta: Meta
 
 
 class Number(NamedTuple):
-    """A number among an operation's values. With a type it is a tensor of no dimensions on the host, else a plain
-    number.
+    """A number among an operation's values.
+
+    With a dtype it is a tensor without dimensions on the host, otherwise a plain number.
     """
 
     at: int
@@ -88,20 +91,20 @@ class Number(NamedTuple):
 
 
 class Host(NamedTuple):
-    """A small tensor that stays on the host there too, such as the lengths of sequences."""
+    """A small tensor that is on the host at both ends, such as the lengths of sequences."""
 
     meta: Meta
     values: list[Any]
 
 
 class Device(NamedTuple):
-    """The acceptor's device where `remote`, else its host."""
+    """The acceptor's device if `remote`, otherwise the acceptor's host."""
 
     remote: bool
 
 
 class Generator(NamedTuple):
-    """A generator of random numbers, by the client's id."""
+    """A random number generator, by the client's id."""
 
     number: int
 
@@ -111,7 +114,7 @@ def meta_to_json(meta: Meta) -> list[Any]:
 
 
 def meta_from_json(value: Any) -> Meta:
-    """Reads the description of a tensor. Raises ValueError for what no tensor can be."""
+    """Parses the description of a tensor. Raises ValueError if it is invalid."""
     try:
         name, size, stride, bits = value
         if len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in (*size, *stride)):
@@ -121,8 +124,8 @@ def meta_from_json(value: Any) -> Meta:
         raise ValueError(f"not the description of a tensor: {value!r}") from error
 
 
-def to_json(value: Any) -> Any:  # noqa: PLR0911 - one for each kind of argument
-    """Encodes an argument of an operation. Raises TypeError for what cannot travel."""
+def to_json(value: Any) -> Any:  # noqa: PLR0911 (one return for each kind of argument)
+    """Encodes an argument of an operation. Raises TypeError for an argument that cannot be sent."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):
@@ -147,8 +150,8 @@ def to_json(value: Any) -> Any:  # noqa: PLR0911 - one for each kind of argument
     raise TypeError(f"a {type(value).__name__} cannot be an argument of an operation on the remote device")
 
 
-def from_json(value: Any) -> Any:  # noqa: PLR0911 - as above
-    """Reverses `to_json`. Raises ValueError for anything else."""
+def from_json(value: Any) -> Any:  # noqa: PLR0911 - one return for each kind
+    """Decodes the result of `to_json`. Raises ValueError for any other input."""
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if not isinstance(value, dict):
@@ -178,11 +181,11 @@ def from_json(value: Any) -> Any:  # noqa: PLR0911 - as above
 
 
 class Template(NamedTuple):
-    """An operation with everything but addresses and numbers that change.
+    """An operation with all parts except addresses and numbers that change.
 
-    `form` is struct's format of the values, without the template's number. Each of `outs` describes a fresh result;
-    None stands for a result that is an argument or nothing. `outs` itself is None where only the acceptor can know:
-    then the last `leased` values are addresses for it to use.
+    `form` is struct's format of the values, without the template's number. Each item of `outs` describes a new result;
+    None stands for a result that is an argument or absent. `outs` itself is None if only the acceptor can know the
+    results: then the last `leased` values are addresses for them.
     """
 
     number: int
@@ -194,7 +197,7 @@ class Template(NamedTuple):
     leased: int = 0
 
     def encode(self) -> bytes:
-        """Encodes the entry that makes it known to the acceptor."""
+        """Encodes the entry that sends the template to the acceptor."""
         text = json.dumps(
             [
                 self.number,
@@ -211,7 +214,7 @@ class Template(NamedTuple):
 
     @staticmethod
     def decode(text: bytes) -> "Template":
-        """Decodes a template. Raises ValueError for what no client writes."""
+        """Decodes a template. Raises ValueError if it is invalid."""
         try:
             fields = json.loads(text)
             if not isinstance(fields, list) or len(fields) != len(Template._fields):
@@ -242,5 +245,5 @@ def walk(value: Any, visit: Callable[[Any], Any]) -> Any:
 
 
 def describe(name: str, metas: Sequence[Meta]) -> str:
-    """Describes an operation for people: `aten::add.Tensor(float32[3, 4], float32[4])`."""
+    """Describes an operation for users: `aten::add.Tensor(float32[3, 4], float32[4])`."""
     return f"{name}({', '.join(map(str, metas))})"

@@ -1,4 +1,4 @@
-"""The remote torch device of this process: torch's PrivateUse1 back end in pure Python, with kernels that send."""
+"""The remote torch device of this process: torch's PrivateUse1 back end in Python, whose kernels send operations."""
 
 import functools
 import os
@@ -20,7 +20,7 @@ from remotegpu_offload.wire.frames import Service
 from remotegpu_offload.wire.peer import Peer
 
 _KEY: Final = "PrivateUse1"
-# They belong to one vendor's libraries, as their names say.
+# Prefixes of operations that belong to one vendor's libraries.
 _VENDORS: Final = ("cudnn", "_cudnn", "miopen", "_miopen", "mkldnn", "_mkldnn", "mps", "_mps", "_thnn_fused")
 _TESTS: Final = ("_test_", "_foobar")
 _OWN_KERNELS: Final = ("CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
@@ -31,18 +31,18 @@ LACKING: Final = frozenset(("not dense", "no kernel for dense tensors", "the acc
 
 
 class Source(Protocol):
-    """Source of the connection: a session, whose peer changes when it moves."""
+    """A source of the connection: a session, whose peer changes when the session moves."""
 
     @property
     def peer(self) -> Peer: ...
 
 
 class UnsupportedTorchError(OffloadError):
-    """Raised where this torch cannot have a device written in Python."""
+    """This version of torch does not support a device that is written in Python."""
 
 
 class _Module:
-    """`torch.remote`: the least that torch asks of a back end's module."""
+    """The module `torch.remote`: the functions that torch requires of a back end."""
 
     def is_available(self) -> bool:
         return True
@@ -60,17 +60,16 @@ class _Module:
         return False
 
     def manual_seed_all(self, seed: int) -> None:
-        """Seeds the device's generator, in order with the operations and without waiting; `torch.manual_seed` calls
-        it."""
+        """Seeds the device's generator in order with the operations, without waiting. `torch.manual_seed` calls it."""
         if _state.current is not None:
             _state.current.stream.tell("seed", {"generator": 0, "seed": int(seed) & (1 << 64) - 1})
 
-    def get_rng_state(self, device: Any = None) -> Any:  # noqa: ARG002 - there is one
-        """Returns the state of the device's generator, as a tensor of bytes here."""
+    def get_rng_state(self, device: Any = None) -> Any:  # noqa: ARG002 - there is only one device
+        """Returns the state of the device's generator, as a local tensor of bytes."""
         reply = checked(current().stream.ask("rng_get", {"generator": 0}))
         return torch.frombuffer(bytearray(reply.buffers[0]), dtype=torch.uint8)
 
-    def set_rng_state(self, state: Any, device: Any = None) -> None:  # noqa: ARG002 - there is one
+    def set_rng_state(self, state: Any, device: Any = None) -> None:  # noqa: ARG002 - there is only one device
         current().stream.tell("rng_set", {"generator": 0}, (bytes(state.tolist()),))
 
     def get_amp_supported_dtype(self) -> list[Any]:
@@ -78,7 +77,7 @@ class _Module:
 
 
 class Remote:
-    """The device of this process and its connection."""
+    """The device of this process, with its connection."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -99,13 +98,15 @@ class Remote:
         return self.engine.storages
 
     def synchronize(self) -> None:
-        """Waits until everything has been executed. Raises the first error of an operation that was not yet
-        reported."""
+        """Waits until all operations have been executed.
+
+        Raises the first error of an operation that was not yet reported.
+        """
         checked(self.stream.ask("sync"))
 
     def stats(self) -> dict[str, int]:
-        """Returns counts of this end: operations and batches sent, bytes of operations, plans made, results that only
-        the acceptor could tell, storages alive."""
+        """Returns counts of the client: sent operations and batches, bytes of operations, plans, operations whose
+        results only the acceptor knew, and live storages."""
         return {
             "operations": self.stream.operations,
             "batches": self.stream.batches,
@@ -139,12 +140,14 @@ class Remote:
             if name.startswith(("aten::index.", "aten::index_put", "aten::_index_put", "aten::_unsafe_index")):
                 made = kernels.indexing(transfers, made)
             self._library.impl(name.removeprefix("aten::"), made, _KEY)
-        self._library.impl("_pin_memory", lambda tensor, device=None: tensor, "CPU")  # noqa: ARG005 - as declared
+        self._library.impl("_pin_memory", lambda tensor, device=None: tensor, "CPU")  # noqa: ARG005 - torch's signature
 
 
-def placement(name: str, available: frozenset[str]) -> str:  # noqa: PLR0911 - one for each answer
-    """Decides how an operation is executed: `acceptor` (one entry), `client`, `composed` (of others), or why it is
-    refused."""
+def placement(name: str, available: frozenset[str]) -> str:  # noqa: PLR0911 - one return for each answer
+    """Decides how an operation is executed: `acceptor` (one entry), `client`, or `composed` (of other operations).
+
+    Any other result is the reason why the device refuses the operation.
+    """
     space, _, own = name.partition("::")
     if space != "aten":
         return "not torch's own"
@@ -196,8 +199,10 @@ _state = _State()
 
 
 def prepare() -> None:
-    """Sets up PrivateUse1 as the remote device, once in a process. Raises UnsupportedTorchError, with what to do
-    instead, where this torch cannot."""
+    """Makes PrivateUse1 the remote device, once in a process.
+
+    Raises UnsupportedTorchError with a remedy if this torch does not support it.
+    """
     if _state.prepared:
         return
     advice = "use torch 2.15, or offload functions (`function:` rules) or the whole program (`--split app`) instead"
@@ -218,7 +223,7 @@ def prepare() -> None:
 
 
 def _self_test() -> None:
-    """Tests what all else depends on: storages at made-up addresses, and that their end is noticed."""
+    """Tests the basic requirements: storages at artificial addresses, and notification when a storage is freed."""
     freed: list[bytes] = []
     storages = Storages(torch.device(NAME, 0), freed.append)
     slot = storages.take()
@@ -231,9 +236,9 @@ def _self_test() -> None:
 
 
 def activate(source: Source) -> Remote:
-    """Connects the device to an acceptor. Once in a process: torch keeps kernels for good.
+    """Connects the device to an acceptor. Possible only once in a process, because torch keeps kernels permanently.
 
-    Raises OffloadError when there is a device already, or torch cannot have one.
+    Raises OffloadError if the process has a device already, or if torch does not support one.
     """
     prepare()
     if _state.current is not None:

@@ -1,5 +1,8 @@
-"""One kernel for every operation. It looks a call up by shapes, strides, types and constants, and keeps what the first
-such call has taught it. A call costs the client a lookup, an entry in the stream and its results' tensors."""
+"""The kernel for all operations. It looks up a plan by shapes, strides, types and constants, and makes one at the first
+call.
+
+Later calls cost the client only a lookup, an entry in the stream, and new tensor objects for the results.
+"""
 
 import itertools
 import os
@@ -62,7 +65,7 @@ _HOST_KEY: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 class Engine:
-    """State that all kernels of a process share."""
+    """The state that all kernels of a process share."""
 
     def __init__(self, stream: Stream, device: torch.device) -> None:
         self.stream = stream
@@ -72,25 +75,25 @@ class Engine:
         self.asked = 0
         self.synchronous = os.environ.get("REMOTEGPU_SYNC") == "1"
         self._numbers = itertools.count(FIRST_TEMPLATE)
-        # Guards templates, which several threads make. Reentrant, since a destructor may run operations.
+        # Guards templates against several threads. Reentrant, because a destructor may run operations.
         self._making = threading.RLock()
         self._kept = 0
-        # How often all of them were dropped.
+        # How many times all templates were dropped.
         self.forgotten = 0
-        # The entries of all templates, for an acceptor that must learn them again.
+        # The entries of all templates, to send them to a new acceptor.
         self.known: list[bytes] = []
         stream.known = lambda: self.known
         self._blueprints: dict[Meta, Blueprint] = {}
         self._caches: list[dict[Any, Plan]] = []
 
     def cache(self) -> dict[Any, Plan]:
-        """Returns a new store of plans, which is emptied with all others."""
+        """Returns a new cache of plans, which `forget` empties."""
         found: dict[Any, Plan] = {}
         self._caches.append(found)
         return found
 
     def forget(self) -> None:
-        """Drops all templates: at both ends, or because the acceptor is another one."""
+        """Drops all templates, because both ends drop them or because the acceptor is a new one."""
         self.forgotten += 1
         for cache in self._caches:
             cache.clear()
@@ -99,7 +102,7 @@ class Engine:
         self._kept = 0
 
     def template(self, make: Callable[[int], Template]) -> Template:
-        """Makes a new template, and sends it to the acceptor before it is used."""
+        """Makes a new template, and sends it to the acceptor before its first use."""
         with self._making:
             self._kept += 1
             if self._kept > TEMPLATES:
@@ -120,7 +123,7 @@ class Engine:
         return found
 
     def sent(self) -> None:
-        """Runs after each entry: sends now, or leaves it to later calls."""
+        """Called after each entry: sends the entries now, or leaves them to a later call."""
         stream = self.stream
         if len(stream.entries) >= ENTRIES or stream.idle:
             stream.flush()
@@ -128,8 +131,10 @@ class Engine:
             checked(stream.ask("sync"))
 
     def resize(self, tensor: Any, size: Sequence[int], stride: Sequence[int] | None = None) -> None:
-        """Gives a tensor other sizes in place; a storage that is too small becomes a larger one with the same
-        content."""
+        """Changes a tensor's sizes in place.
+
+        If its storage is too small, replaces it by a larger one with the same content.
+        """
         strides = tuple(stride) if stride is not None else contiguous(size)
         offset = tensor.storage_offset()
         meta = Meta(tensor.dtype, tuple(size), strides)
@@ -139,13 +144,13 @@ class Engine:
             old = storage.data_ptr()
             slot = self.storages.take()
             storage = self.storages.make(slot, needed)
-            # At the acceptor it is the same storage, so that its other tensors still share it.
+            # At the acceptor the storage is the same, so that other tensors still share it.
             self.stream.append(RESIZE_ENTRY.pack(RESIZE, old, slot[0], needed))
         _set_storage.redispatch(_HOST_KEY, tensor, storage, offset, meta.size, strides)
 
 
 def contiguous(size: Sequence[int]) -> tuple[int, ...]:
-    """Returns the strides of a dense tensor in the usual order."""
+    """Returns the strides of a contiguous tensor, in elements."""
     strides: list[int] = []
     step = 1
     for count in reversed(size):
@@ -155,14 +160,14 @@ def contiguous(size: Sequence[int]) -> tuple[int, ...]:
 
 
 class _Writer:
-    """Builds the template's arguments, in the order in which the kernel collects values."""
+    """Builds the arguments of a template, in the order in which the kernel collects values."""
 
     def __init__(self, on_host: bool) -> None:
         self.form = ""
         self.metas: list[Meta] = []
         self._on_host = on_host
 
-    def __call__(self, value: Any, dynamic: bool) -> Any:  # noqa: PLR0911 - one for each kind of argument
+    def __call__(self, value: Any, dynamic: bool) -> Any:  # noqa: PLR0911 - one return for each kind of argument
         if isinstance(value, _TorchTensor):
             if address_of(value):
                 meta = meta_of(value)
@@ -195,8 +200,8 @@ def _form(value: Any) -> str:
 
 
 def host_number(tensor: Any) -> Any:
-    """Returns the content of a tensor of no dimensions that is here, which operations take as they do on any device;
-    else None."""
+    """Returns the content of a local tensor without dimensions, which operations accept on any device; None for
+    others."""
     return None if tensor.dim() or tensor.is_meta else tensor.item()
 
 
@@ -249,14 +254,14 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
         elif isinstance(value, _TorchGenerator):
             key.append((_TorchGenerator, generator_id(value)))
         else:
-            # 1, 1.0 and True are equal, but do not calculate the same.
+            # 1, 1.0 and True are equal, but operations treat them differently.
             key.append(kind)
             key.append(value)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         key: list[Any] = []
         values: list[Any] = []
-        for value, dynamic in zip(args, scalars):  # noqa: B905 - defaults at the end are left out
+        for value, dynamic in zip(args, scalars):  # noqa: B905 - trailing defaults are left out
             if isinstance(value, _TorchTensor) and (address := value.data_ptr()) >= FLOOR and not bits:
                 key.append(value.shape)
                 key.append(value.stride())
@@ -323,8 +328,7 @@ def kernel(engine: Engine, operation: Any) -> Callable[..., Any]:  # noqa: PLR09
     def learn(key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any = None) -> Plan:
         before = engine.forgotten
         cache[key] = plan = make(args, kwargs, results)
-        # Another thread has dropped all templates in the meantime: the acceptor soon forgets the templates of this
-        # plan.
+        # If another thread has dropped all templates in the meantime, the acceptor will soon drop those of this plan.
         if engine.forgotten != before:
             cache.pop(key, None)
         return plan
@@ -377,8 +381,7 @@ def _received(engine: Engine, value: Any, slots: "itertools.chain[Slot] | Any") 
 def _returned(
     engine: Engine, aliases: Sequence[Alias | None], made: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Turns the acceptor's results into the caller's: arguments that were written to take the sizes that they have
-    there."""
+    """Converts the acceptor's results for the caller. Written arguments get the sizes that they have there."""
     out = []
     for alias, value in zip(aliases, made, strict=True):
         if alias is None:

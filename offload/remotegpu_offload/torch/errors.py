@@ -1,4 +1,4 @@
-"""Errors of operations, which happen after the program has gone on: they say which operation it was, and when."""
+"""Errors of operations. They are raised after the call has returned, so they name the operation and its number."""
 
 import builtins
 from typing import Any, Final
@@ -26,14 +26,14 @@ _OF_PYTHON: Final = frozenset(
 )
 
 
-# What torch says of the memory of a host, which is the device where the acceptor's is a CPU; as it says of itself.
+# The beginning of torch's message when host memory is full, which is device memory if the acceptor's device is a CPU.
 _FULL: Final = "DefaultCPUAllocator: "
 
 
 def checked(reply: Message) -> Message:
-    """The reply, or the error of an operation that it carries.
+    """Returns the reply. Raises the error of an operation if the reply carries one.
 
-    Raises the operation's own type of error where it is one of torch's or Python's usual ones, else RuntimeError.
+    The type is the original one if torch or Python defines it as a usual error, otherwise RuntimeError.
     """
     fault = reply.header.get("fault")
     if fault is None:
@@ -42,7 +42,7 @@ def checked(reply: Message) -> Message:
 
 
 def rebuilt(fault: dict[str, Any]) -> Exception:
-    """The error that an acceptor described. Only types that are listed here are ever made."""
+    """Returns the exception for an error that an acceptor described. Makes only types that are listed here."""
     name = str(fault.get("type"))
     text = str(fault.get("text"))
     kind: type[Exception] = _OF_TORCH.get(name) or (getattr(builtins, name) if name in _OF_PYTHON else RuntimeError)

@@ -1,7 +1,7 @@
-"""The generators that the program has on the remote device, and how one is recognised among an operation's arguments.
+"""The program's random number generators on the remote device, and how an operation's argument is recognised as one.
 
-torch makes a new Python object for a generator each time that it hands one to an operation. So ours is recognised by
-the seed of the generator on the CPU that it also is: a mark of this process and its id.
+torch makes a new Python object each time it passes a generator to an operation. Therefore a remote generator is also a
+CPU generator, whose seed combines a mark of this process with the generator's id.
 """
 
 import os
@@ -22,7 +22,7 @@ _Local: Any = torch._C.Generator
 
 
 def generator_id(generator: Any) -> int:
-    """The id on the wire of what an operation got as `generator=`; `DEFAULT` for None.
+    """Returns the id of the generator that an operation received as `generator=`; `DEFAULT` for None.
 
     Raises RuntimeError for a generator of another device, as torch does.
     """

@@ -1,8 +1,8 @@
-"""Device guard that answers torch's engine with the type of the device, also while an error goes through the engine.
+"""A device guard that returns the device's type to torch's autograd engine, even while a Python error is set.
 
-The engine asks between the nodes of a backward pass, and once more when a node has failed: then Python's error is still
-set, every call of Python turns it into a SystemError, and that ends the process, because torch asks in a destructor. So
-the guard takes the error out of the way, and `arm` raises it again where the backward pass began.
+The engine asks between the nodes of a backward pass, and again after a node has failed. At that time Python's error is
+still set, and any Python call turns it into a SystemError. This would abort the process, because torch asks in a
+destructor. Therefore the guard stores the error, and `arm` raises it where the backward pass began.
 """
 
 import functools
@@ -13,33 +13,35 @@ from typing import Any, Final
 
 import torch
 
-# Errors of backward passes that failed, until the thread that began them takes them; more than a few have no owner.
+# Errors of failed backward passes, until the thread that began the pass takes them. Bounded, as some are never taken.
 _failed: Final[deque[BaseException]] = deque(maxlen=8)
 _type: Final = torch._C._autograd.DeviceType.PrivateUse1
-# All in C: Ctrl-C may raise an exception in any Python function of the main thread.
+# Only C functions: Ctrl-C may raise an exception in any Python function of the main thread.
 _quick: Final = functools.partial(operator.getitem, (_type,), 0)
 
 
 def _careful(quick: Any = _quick, answer: Any = _type) -> Any:
-    """Answers even while an error is set. Until the call of `quick` it does nothing that would check for one."""
+    """Answers even while an error is set. Executes nothing before `quick` that would check for an error."""
     try:
         return quick()
     except SystemError as error:
-        # Python's own words for "there was an error already", which is its cause.
+        # This SystemError means that an error was set before; that error is the cause.
         if error.__cause__ is not None:
             _failed.append(error.__cause__)
     return answer
 
 
 def _begin() -> Any:
-    """Gives the first answer in a thread of torch's or of the program's."""
+    """Gives a thread's first answer, and chooses the function for its later ones."""
     _answers.answer = _quick if threading.current_thread() is threading.main_thread() else _careful
     return _type
 
 
 class _Answers(threading.local):
-    """Each thread's function that answers. The attribute has to be the thread's own: a further lookup fails while an
-    error is set."""
+    """The answering function of each thread.
+
+    It is set as the thread's own attribute, because a further lookup would fail while an error is set.
+    """
 
     answer = staticmethod(_begin)
 
@@ -55,7 +57,7 @@ def guard() -> Any:
 
 
 def arm() -> None:
-    """Raises the errors of backward passes where these began. Once in a process."""
+    """Raises errors of backward passes where these began. Call it once in a process."""
     run = torch.autograd._engine_run_backward
 
     @functools.wraps(run)

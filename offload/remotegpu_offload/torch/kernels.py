@@ -1,5 +1,7 @@
-"""Kernels that run at the client, or in a way of their own: tensors without content, views, copies between the two
-ends, numbers, memory."""
+"""Kernels that the client runs itself or that need special treatment.
+
+They handle empty tensors, views, copies between the two ends, numbers and memory.
+"""
 
 import ctypes
 import functools
@@ -50,7 +52,7 @@ OWN: Final = frozenset(
 
 @functools.lru_cache(4096)
 def dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether the elements fill one piece of memory, each once, in whatever order of dimensions."""
+    """Returns whether the elements fill one range of memory without gaps or overlap, in any order of dimensions."""
     step = 1
     for length, count in sorted((s, n) for s, n in zip(stride, size, strict=True) if n != 1):
         if length != step:
@@ -60,14 +62,14 @@ def dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 
 
 class Transfers:
-    """Copies between the memory here and storages at the acceptor."""
+    """Copies data between local memory and storages in the acceptor."""
 
     def __init__(self, engine: Engine, copy: Callable[..., Any]) -> None:
         self._engine = engine
         self._copy = copy
 
     def allocate(self, meta: Meta) -> Any:
-        """Allocates a remote tensor of no particular content."""
+        """Allocates an uninitialised remote tensor."""
         engine = self._engine
         slot = engine.storages.take()
         blueprint = engine.blueprint(meta)
@@ -77,7 +79,7 @@ class Transfers:
         return made
 
     def upload(self, tensor: Any) -> Any:
-        """Makes a remote copy of a tensor that is here; it has the same layout if that has no gaps."""
+        """Returns a remote copy of a local tensor, with the same layout if the tensor is dense."""
         tensor = tensor.detach().resolve_conj().resolve_neg()
         if not dense(tuple(tensor.shape), tensor.stride()):
             tensor = tensor.contiguous()
@@ -86,7 +88,7 @@ class Transfers:
         return made
 
     def write(self, tensor: Any, source: Any) -> None:
-        """Copies a tensor that is here into a remote one."""
+        """Copies a local tensor into a remote one."""
         if source.dtype.itemsize > tensor.dtype.itemsize:
             source = source.to(tensor.dtype)
         source = source.detach().resolve_conj().resolve_neg()
@@ -101,7 +103,10 @@ class Transfers:
             self._copy(tensor, self.upload(source))
 
     def download(self, tensor: Any) -> Any:
-        """Makes a copy here of a remote tensor; it has the same layout if that has no gaps. Waits for the acceptor."""
+        """Returns a local copy of a remote tensor, with the same layout if the tensor is dense.
+
+        Waits for the acceptor.
+        """
         meta = meta_of(tensor)
         if meta.conj or meta.neg or not dense(meta.size, meta.stride):
             tensor = _ops.clone.default(tensor, memory_format=torch.contiguous_format)
@@ -115,12 +120,12 @@ class Transfers:
         return made
 
     def fetch(self, address: int, count: int) -> Any:
-        """Fetches `count` bytes of a storage; at most a page."""
+        """Fetches `count` bytes of a storage, at most a page. Waits for the acceptor."""
         reply = checked(self._engine.stream.ask("get", {"address": address, "bytes": count}))
         return memoryview(reply.buffers[0])
 
     def number(self, tensor: Any) -> Any:
-        """Returns the only element, as a number."""
+        """Returns the only element of a tensor as a number. Waits for the acceptor."""
         if tensor.is_conj() or tensor.is_neg():
             tensor = _ops.clone.default(tensor)
         data = bytearray(self.fetch(address_of(tensor), tensor.dtype.itemsize))
@@ -138,16 +143,16 @@ class Transfers:
 
 
 def _memory(tensor: Any, count: int) -> memoryview:
-    """Returns the bytes of a tensor that is here and has no gaps; they keep the tensor alive."""
+    """Returns the bytes of a dense local tensor. The memoryview keeps the tensor alive."""
     if not count:
         return memoryview(b"")
     found = (ctypes.c_char * count).from_address(tensor.data_ptr())
-    setattr(found, "tensor", tensor)  # noqa: B010 - its type is known to have no such attribute
+    setattr(found, "tensor", tensor)  # noqa: B010 - the type has no such attribute for the type checker
     return memoryview(found).cast("B")
 
 
 def local(operation: Any) -> Callable[..., Any]:
-    """Returns the host's own kernel, which does not access the memory."""
+    """Returns the host's kernel of an operation that does not access the memory."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return operation.redispatch(_HOST_KEY, *args, **kwargs)
@@ -156,7 +161,7 @@ def local(operation: Any) -> Callable[..., Any]:
 
 
 def factories(engine: Engine, transfers: Transfers) -> dict[str, Callable[..., Any]]:
-    """Returns kernels that make tensors without input tensors."""
+    """Returns the kernels that make tensors without input tensors."""
 
     def empty(
         size: Sequence[int],
@@ -173,7 +178,7 @@ def factories(engine: Engine, transfers: Transfers) -> dict[str, Callable[..., A
         stride: Sequence[int],
         dtype: Any = None,
         layout: Any = None,
-        device: Any = None,  # noqa: ARG001 - there is only one
+        device: Any = None,  # noqa: ARG001 - there is only one device
         pin_memory: Any = None,
     ) -> Any:
         if pin_memory:
@@ -221,8 +226,10 @@ def _strides(size: Sequence[int], memory_format: Any) -> tuple[int, ...]:
 def copies(
     transfers: Transfers, copy: Callable[..., Any], convert: Callable[..., Any]
 ) -> dict[str, Callable[..., Any]]:
-    """Returns kernels that copy between here and there; `copy` and `convert` are the kernels for tensors that are both
-    there."""
+    """Returns the kernels that copy between the two ends.
+
+    `copy` and `convert` are the kernels for two remote tensors.
+    """
 
     def copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
         if not address_of(target):
@@ -239,8 +246,8 @@ def copies(
         dtype: Any = None,
         layout: Any = None,
         device: Any = None,
-        pin_memory: Any = None,  # noqa: ARG001 - what comes from there is a copy of our own
-        non_blocking: bool = False,  # noqa: ARG001 - to there nothing blocks, from there everything must
+        pin_memory: Any = None,  # noqa: ARG001 - the result is a new local copy
+        non_blocking: bool = False,  # noqa: ARG001 - uploads never block, downloads always do
         memory_format: Any = None,
     ) -> Any:
         kind = (
@@ -278,7 +285,7 @@ def _likeness(tensor: Any) -> Any:
 
 
 def indexing(transfers: Transfers, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a kernel so that indices may be here: torch takes them along to the device."""
+    """Wraps a kernel so that indices may be local tensors, as torch allows: uploads them."""
 
     def indexed(tensor: Any, indices: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         uploaded = [
@@ -291,11 +298,13 @@ def indexing(transfers: Transfers, run: Callable[..., Any]) -> Callable[..., Any
 
 
 def packing(transfers: Transfers) -> dict[str, Callable[..., Any]]:
-    """Returns the kernel that packs sequences of different lengths. How many continue at each step stays on the host,
-    as on every device."""
+    """Returns the kernel that packs sequences of different lengths.
+
+    The batch sizes stay on the host, as on every device.
+    """
 
     def pack_padded(tensor: Any, lengths: Any, batch_first: bool) -> tuple[Any, Any]:
-        # The host's kernel checks the lengths, and returns which of the numbered rows are kept, in which order.
+        # The host's kernel checks the lengths, and returns the indexes of the kept rows in their order.
         numbered = torch.arange(tensor.shape[0] * tensor.shape[1]).view(tensor.shape[:2])
         order, sizes = _ops._pack_padded_sequence.default(numbered, lengths, batch_first)
         return _ops.index_select.default(tensor.flatten(0, 1), 0, transfers.upload(order)), sizes
@@ -306,7 +315,10 @@ def packing(transfers: Transfers) -> dict[str, Callable[..., Any]]:
 def lstm_cell(
     inputs: Any, hidden: Any, cell: Any, input_bias: Any = None, hidden_bias: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Computes torch's fused cell with plain operations: composite kernels use it on every device but the CPU."""
+    """Computes torch's fused LSTM cell with plain operations.
+
+    Composite kernels call it on every device except the CPU.
+    """
     gates = inputs + hidden
     if input_bias is not None:
         gates = gates + input_bias + hidden_bias
@@ -316,7 +328,7 @@ def lstm_cell(
 
 
 def gru_cell(inputs: Any, hidden: Any, state: Any, input_bias: Any = None, hidden_bias: Any = None) -> tuple[Any, Any]:
-    """Computes the fused GRU cell in the same way as `lstm_cell`."""
+    """Computes torch's fused GRU cell with plain operations, like `lstm_cell`."""
     if input_bias is not None:
         inputs, hidden = inputs + input_bias, hidden + hidden_bias
     input_reset, input_update, input_new = inputs.chunk(3, 1)

@@ -1,5 +1,7 @@
-"""Operations for tensors that are not dense (sparse, quantized, nested, oneDNN's own): how they are recognised, and the
-reasons in their errors. A remote tensor is dense: a piece of memory with sizes and strides."""
+"""Recognises operations on tensors that are not dense (sparse, quantized, nested, oneDNN), with reasons for errors.
+
+A remote tensor is always dense: one range of memory with sizes and strides.
+"""
 
 import re
 from typing import Any, Final
@@ -14,7 +16,7 @@ NESTED: Final = (
 )
 ONEDNN: Final = "its tensors are dense; .to_mkldnn() is for the CPU alone"
 
-# Fake quantization, and what is packed for a CUDA device's sparse matrix units, are dense tensors.
+# Fake quantization, and tensors packed for the sparse matrix units of a CUDA device, are dense tensors.
 _WORDS: Final = re.compile(r"(?<!fake_)(quantize)|(?<!_cslt_)(sparse)(?!_semi_structured)|(nested)|(mkldnn)")
 _REASONS: Final = (QUANTIZED, SPARSE, NESTED, ONEDNN)
 
@@ -30,10 +32,10 @@ DENSE: Final = frozenset(
 
 
 def reason(operation: str) -> str | None:
-    """Says why there is no such operation on the device, as the middle of a sentence; None where it is for dense
+    """Returns the reason why the device does not support an operation, as part of a sentence; None if it is for dense
     tensors.
 
-    No schema says whether a result is dense: the operation's name (`aten::quantize_per_tensor.tensors`) says it.
+    Schemas do not tell whether a result is dense, so the name decides (`aten::quantize_per_tensor.tensors`).
     """
     own = operation.removeprefix("aten::").partition(".")[0]
     found = None if own in DENSE else _WORDS.search(own)
@@ -41,8 +43,10 @@ def reason(operation: str) -> str | None:
 
 
 def origins(operation: str) -> list[str]:
-    """Lists the operations from which torch generated this one, as `a.out` and `a_copy` from `a`, and `a` from `a_`: it
-    calls them, and copies what they return."""
+    """Returns the operations from which torch generated this one: `a` for `a.out` and `a_copy`, and `a_` for `a`.
+
+    A generated operation calls the original, and copies its results.
+    """
     name, dot, overload = operation.partition(".")
     if overload == "out" or overload.endswith("_out"):
         base = overload.removesuffix("out").removesuffix("_")
@@ -51,8 +55,10 @@ def origins(operation: str) -> list[str]:
 
 
 def kind(tensor: Any) -> str | None:
-    """Returns the kind of a tensor that is not dense: `quantized`, `nested`, `sparse_coo` or another layout's name;
-    None for a dense one."""
+    """Returns the kind of a tensor that is not dense: `quantized`, `nested`, or a layout such as `sparse_coo`.
+
+    None for a dense tensor.
+    """
     if tensor.is_quantized:
         return "quantized"
     if tensor.is_nested:

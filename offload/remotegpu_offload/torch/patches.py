@@ -1,5 +1,4 @@
-"""Patches of torch's own code, which works around the kernels, and of what a device without memory here needs done in
-another way."""
+"""Patches of torch for a device without local memory: code of torch that bypasses the kernels."""
 
 import functools
 import types
@@ -14,21 +13,21 @@ from remotegpu_offload.torch.codec import FLOOR, Meta
 from remotegpu_offload.torch.kernels import Transfers
 from remotegpu_offload.torch.storage import Storages, address_of
 
-# Only the edges of a larger tensor are printed, and fetched.
+# Up to this size, a tensor is fetched as a whole. torch prints, and fetches, only the edges of a larger one.
 _PRINTED: Final = 16 << 20
 
 _library: Final = torch.library.Library("aten", "IMPL")
 
 
 def install(device: torch.device, storages: Storages, transfers: Transfers) -> None:
-    """Installs the patches for good, once in a process."""
+    """Installs the patches for the lifetime of the process. Call it once."""
     _print_fetched()
     _pad_with_masks()
     _make_storages(device, storages, transfers)
 
 
 def _print_fetched() -> None:
-    """Fetches a tensor once before it is printed. Printing formats one element at a time, and would ask for each."""
+    """Fetches a tensor once before it is printed: torch formats the elements one by one, and would fetch each."""
     original = _tensor_str._tensor_str
 
     @functools.wraps(original)
@@ -41,16 +40,18 @@ def _print_fetched() -> None:
 
 
 class _NestedError(NotImplementedError):
-    """Raised where a nested tensor is to be made of one with padding."""
+    """Raised before torch makes a nested tensor from a padded one."""
 
 
 def _pad_with_masks() -> None:
-    """Lets a transformer's encoder handle padding by the mask. In inference torch leaves padding out by nested tensors,
-    and returns zeros there; the result is the same."""
+    """Lets a transformer's encoder handle padding by the mask.
+
+    In inference, torch itself uses nested tensors to skip the padding, and returns zeros there. The result is the same.
+    """
     original = transformer.TransformerEncoder.forward
 
-    def nested(tensor: Any, mask: Any, mask_check: bool = True) -> NoReturn:  # noqa: ARG001 - as declared
-        from remotegpu_offload.torch.cuda import refused  # noqa: PLC0415 - it imports this module
+    def nested(tensor: Any, mask: Any, mask_check: bool = True) -> NoReturn:  # noqa: ARG001 - torch's signature
+        from remotegpu_offload.torch.cuda import refused  # noqa: PLC0415 - that module imports this one
 
         raise _NestedError(refused.sentence("aten::_nested_tensor_from_mask", layouts.NESTED))
 
@@ -61,21 +62,21 @@ def _pad_with_masks() -> None:
             return original(self, src, mask, src_key_padding_mask, is_causal)
         except _NestedError:
             padding = src_key_padding_mask if src_key_padding_mask.dtype is torch.bool else src_key_padding_mask != 0
-        # torch has found that there is no other mask, and that all layers are its own.
+        # torch has checked before that there is no other mask, and that all layers are its own.
         for layer in self.layers:
             src = layer(src, src_key_padding_mask=padding)
         src = src.masked_fill(padding.unsqueeze(-1), 0)
         return src if self.norm is None else self.norm(src)
 
     _library.impl("_nested_tensor_from_mask", nested, "PrivateUse1")
-    # TorchScript compiles the original's text, with the names that this function knows.
+    # TorchScript compiles the source of the original, with the global names of this function.
     known = vars(transformer) | globals()
     made = types.FunctionType(forward.__code__, known, "forward", forward.__defaults__, forward.__closure__)
     transformer.TransformerEncoder.forward = functools.update_wrapper(made, original)
 
 
 def _make_storages(device: torch.device, storages: Storages, transfers: Transfers) -> None:
-    """Makes storages on the remote device, which has no allocator: torch would call one at address 0."""
+    """Makes storages on the remote device: it has no allocator, so torch would call address 0."""
     kind = torch.UntypedStorage
     make, clone = kind.__new__, kind.clone
 

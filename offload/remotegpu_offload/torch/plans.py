@@ -1,4 +1,4 @@
-"""Plans of calls that have the same shapes, strides, types and constants, and of their results: each is learnt once."""
+"""Plans for calls with the same shapes, strides, types and constants, and for their results. Each plan is made once."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _NUMBERS: Final = frozenset(
 
 
 class Plan:
-    """The plan of one call: the entry's packer, the tensors that come out, and how they make up the result."""
+    """The plan of one call: how to pack its entry, the new tensors, and the structure of the result."""
 
     __slots__ = ("fresh", "kind", "leased", "number", "pack", "result")
 
@@ -31,13 +31,13 @@ class Plan:
         self.leased = leased
 
 
-# The kind of a plan's result: the first argument itself, one fresh tensor, anything else; something only the acceptor
-# knows; or other sizes of an argument that is written to, after which the call is made again.
+# The kind of a plan's result: the first argument itself; one new tensor; any other; results that only the acceptor
+# knows; or new sizes for a written argument, after which the call is repeated.
 IN_PLACE, FRESH, MIXED, ASKED, RESIZED = range(5)
 
 
 class Alias:
-    """A result that is an argument: the very object must be returned."""
+    """A result that is an argument: the same object must be returned."""
 
     __slots__ = ("where",)
 
@@ -49,13 +49,15 @@ class Alias:
 
 
 def is_scalar(argument: Any) -> bool:
-    """Whether values of this argument change only what is calculated, and not the form of the results: they are sent
-    with each call."""
+    """Returns whether an argument's value does not affect the form of the results.
+
+    Such values are sent with each call.
+    """
     return str(argument.type) in _NUMBERS
 
 
 def aliases_of(schema: Any) -> tuple[Alias | None, ...]:
-    """Returns, for each result of an operation, the argument that it is, if any."""
+    """Returns, for each result of an operation, the argument that it is, or None."""
     arguments = {
         frozenset(argument.alias_info.before_set): Alias(argument.name if argument.kwarg_only else index)
         for index, argument in enumerate(schema.arguments)
@@ -70,8 +72,8 @@ def aliases_of(schema: Any) -> tuple[Alias | None, ...]:
 def results_of(
     schema: Any, aliases: Sequence[Alias | None], results: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, list[Meta], list[Any]]:
-    """Converts the inference's results: the tree of results (numbers of fresh tensors), their metas, and the arguments
-    to resize.
+    """Converts inferred results: returns the tree of results (indexes of new tensors), their metas, and arguments to
+    resize.
 
     Raises Unknown for results that are not tensors.
     """

@@ -1,5 +1,7 @@
-"""Random numbers. They are made at the acceptor, by its device's generators; seeds go there in order with the
-operations, states come from there. As with a GPU, a seed gives other numbers than on the CPU.
+"""Random numbers of the remote device. The acceptor's generators make them, so a seed gives other numbers than on the
+CPU.
+
+Seeds are sent in order with the operations; states are fetched from the acceptor.
 """
 
 import itertools
@@ -25,7 +27,10 @@ _default_seed: int | None = None
 
 
 class _GeneratorType(type(_Local)):  # type: ignore[misc] # a metaclass that is only known at run time
-    """`torch.Generator("cuda")` makes one here; any other device one of torch's own, and both are instances."""
+    """The metaclass of `torch.Generator`: makes a remote generator for "cuda", and torch's own for any other device.
+
+    Both are instances of `torch.Generator`.
+    """
 
     def __call__(cls, device: Any = "cpu") -> Any:
         true = device_names.to_remote(device)
@@ -38,7 +43,7 @@ class _GeneratorType(type(_Local)):  # type: ignore[misc] # a metaclass that is 
 
 
 class RemoteGenerator(_Local, metaclass=_GeneratorType):  # type: ignore[misc]
-    """A generator of the acceptor's device."""
+    """A random number generator of the acceptor's device."""
 
     def __new__(cls) -> "RemoteGenerator":
         return super().__new__(cls, "cpu")  # type: ignore[no-any-return]
@@ -61,7 +66,7 @@ class RemoteGenerator(_Local, metaclass=_GeneratorType):  # type: ignore[misc]
         return self
 
     def seed(self) -> int:
-        """A seed from the operating system."""
+        """Seeds the generator with a number from the operating system, and returns that number."""
         self.manual_seed(int.from_bytes(os.urandom(8), "little"))
         return self._seed
 
@@ -87,19 +92,19 @@ class RemoteGenerator(_Local, metaclass=_GeneratorType):  # type: ignore[misc]
 
 
 def live() -> dict[int, RemoteGenerator]:
-    """The generators that the program holds, by id."""
+    """Returns the generators that the program holds, by id."""
     return dict(made)
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the device's generator, in order with the operations."""
+    """Seeds the device's generator, in order with the operations."""
     global _default_seed  # noqa: PLW0603 - there is one device
     _default_seed = _unsigned(seed)
     link.later({"op": "seed", "generator": DEFAULT, "seed": _default_seed})
 
 
 def seed() -> int:
-    """A seed from the operating system."""
+    """Seeds the device's generator with a number from the operating system, and returns that number."""
     manual_seed(int.from_bytes(os.urandom(8), "little"))
     assert _default_seed is not None
     return _default_seed
@@ -112,9 +117,8 @@ def initial_seed() -> int:
 
 
 def get_rng_state(device: Any = None) -> Any:
-    """The state of the device's generator, of the form that the acceptor's back end has, as a tensor of bytes on the
-    CPU.
-    """
+    """Returns the state of the device's generator as a tensor of bytes on the CPU. The format is that of the acceptor's
+    back end."""
     device_names.to_remote(device)
     return _state(DEFAULT)
 
@@ -147,7 +151,7 @@ def _unsigned(seed: int) -> int:
 
 
 class _Default:
-    """`torch.cuda.default_generators[0]`."""
+    """The object `torch.cuda.default_generators[0]`."""
 
     id = DEFAULT
     manual_seed = staticmethod(manual_seed)
@@ -162,7 +166,7 @@ class _Default:
 
 
 def answers(_name: str) -> dict[str, Any]:
-    """For the facade."""
+    """Returns the replacements for functions of torch.cuda and similar modules."""
     return {
         "default_generators": (_Default(),),
         "get_rng_state": get_rng_state,
@@ -178,7 +182,7 @@ def answers(_name: str) -> dict[str, Any]:
 
 
 def install() -> None:
-    """Let `torch.Generator("cuda")` make a remote generator, and seeds come by the facade alone."""
+    """Makes `torch.Generator("cuda")` a remote generator, and lets only the replaced functions seed the device."""
     torch.Generator = RemoteGenerator
     module = getattr(torch, NAME)
     module.manual_seed_all = lambda _seed: None

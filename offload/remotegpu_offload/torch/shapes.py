@@ -1,5 +1,7 @@
-"""Infers what an operation will return, with tensors without memory (torch's `meta` device). The caller keeps what it
-learns."""
+"""Infers the results of an operation with tensors without memory (torch's `meta` device).
+
+The caller caches the results.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,7 +16,7 @@ META: Final = torch.device("meta")
 LEARNT: Final = frozenset(
     f"aten::{name}"
     for name in (
-        # What they keep for the backward pass differs between devices in size or type.
+        # Their results for the backward pass differ between devices in size or type.
         "native_batch_norm",
         "_native_batch_norm_legit",
         "_native_batch_norm_legit.no_stats",
@@ -23,7 +25,7 @@ LEARNT: Final = frozenset(
         "native_group_norm",
         "_embedding_bag",
         "_embedding_bag_forward_only",
-        # Without weights it returns nothing in their place.
+        # Without weights it returns nothing instead of them.
         "_native_multi_head_attention",
     )
 )
@@ -34,30 +36,30 @@ from then on.
 SYNCHRONOUS: Final = LEARNT | frozenset(
     f"aten::{name}"
     for name in (
-        # Checks: they return nothing and raise.
+        # Checks, which return nothing and raise errors.
         "_linalg_check_errors",
         "_assert_scalar",
-        # Sizes that depend on lengths that are data, or that their meta kernels have wrong.
+        # Sizes depend on lengths that are data, or the meta kernels compute wrong sizes.
         "_ctc_loss",
         "_ctc_loss.Tensor",
         "linalg_lstsq",
         "linalg_lstsq.out",
-        # Nothing instead of gradients where none comes in.
+        # Returns nothing instead of a gradient if no gradient was passed.
         "_scaled_dot_product_flash_attention_for_cpu_backward",
     )
 )
 """Operations that wait for the acceptor, although torch would say what they return."""
 
 
-class Unknown(Exception):  # noqa: N818 - it is an answer, not a fault
-    """Only the acceptor can know what the operation returns."""
+class Unknown(Exception):  # noqa: N818 - an answer and not an error
+    """Only the acceptor can know the results of the operation."""
 
 
 def infer(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Returns the operation's results for these arguments, with each tensor as a tensor on `meta`.
 
-    Raises Unknown where torch cannot tell without the data, and also where it refuses the arguments: then the acceptor
-    refuses them in its own words.
+    Raises Unknown if torch cannot tell the results without the data. Also raises it if torch refuses the arguments:
+    then the acceptor reports torch's own error.
     """
     if operation.name() in SYNCHRONOUS:
         raise Unknown
@@ -69,7 +71,7 @@ def infer(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
 
 
 def ghost(value: Any) -> Any:
-    """Returns the counterpart of a remote tensor on `meta`; anything else as it is."""
+    """Returns the `meta` counterpart of a remote tensor or of a device; any other value unchanged."""
     if isinstance(value, torch.Tensor):
         return _ghost(meta_of(value)) if address_of(value) else value
     return META if isinstance(value, torch.device) else value

@@ -1,4 +1,4 @@
-"""The remote device's two names: torch's, and the one by which the script names it and is answered."""
+"""The remote device's two names: torch's name, and the name that the script uses and reads."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ device_type: Any = torch.device
 
 
 class Shown:
-    """The script's names, and the one that it used first: tensors answer with that one."""
+    """The script's names of the device, and the one that it used first, which tensors show."""
 
     names: tuple[str, ...] = ()
     name: str = "cuda"
@@ -23,16 +23,16 @@ state = Shown()
 
 
 def names() -> tuple[str, ...]:
-    """The names that mean the remote device; empty in a program that has none of them."""
+    """Returns the names that refer to the remote device; empty if the program has none."""
     return state.names
 
 
 def current() -> str:
-    """The name in which tensors tell their device: the first that the script used, `cuda` until then."""
+    """Returns the name that tensors show as their device: the first one that the script used, `cuda` before that."""
     return state.name
 
 
 def to_script(device: Any) -> Any:
-    """A device in the script's name, where it has one."""
+    """Returns the device with the script's name if it is the remote one; otherwise unchanged."""
     remote = state.names and isinstance(device, device_type) and device.type == NAME
     return state.shown if remote else device

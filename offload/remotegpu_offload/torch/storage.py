@@ -1,8 +1,8 @@
-"""Tensors whose memory is elsewhere: real torch tensors on storages of made-up addresses that this process never reads.
+"""Remote tensors: real torch tensors on storages at artificial addresses, which this process never reads.
 
-An address says which storage (its slot) and where in it, so `Tensor.data_ptr()` is all that an operation has to send. A
-slot is used again once its storage is gone: the client appends FREE to the stream of operations, and whatever next
-takes the slot comes after it.
+An address contains the storage's slot and the offset in it, so an operation only has to send `Tensor.data_ptr()`. A
+slot is reused after its storage is freed: the client appends FREE to the stream of operations, and the next use of the
+slot comes later in the same stream.
 """
 
 import ctypes
@@ -19,11 +19,11 @@ from remotegpu_offload.torch.codec import FIRST_THERE, FLOOR, FREE, FREE_ENTRY, 
 LARGEST: Final = 1 << SHIFT
 """No storage holds more bytes: 1 TiB."""
 
-# What is left of a slot in a pointer of 64 bits, less the addresses of this process and the acceptor's.
+# The range of slots in a 64-bit pointer, without the addresses of this process and those of the acceptor.
 _FIRST: Final = FLOOR >> SHIFT
 _LAST: Final = FIRST_THERE
 
-# DLPack's numbers for the types that it has; tensors of others are made in a slower way.
+# DLPack's numbers of types. Tensors of other types are made in a slower way.
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 _DLPACK: Final = {
     torch.int8: _INT,
@@ -54,12 +54,12 @@ _new_capsule: Final = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
-# Each tensor that is made looks into its blueprint's structure again when it ends, and may outlive the blueprint.
+# Kept alive permanently: each tensor reads its blueprint's structure when it is freed, perhaps after the blueprint.
 _LENT: Final[list[Any]] = []
 
 
 def check_size(nbytes: int) -> None:
-    """Raises torch.OutOfMemoryError, as for any size that a device does not have, beyond 1 TiB."""
+    """Raises torch.OutOfMemoryError for more than 1 TiB, like a device that is out of memory."""
     if nbytes > LARGEST:
         raise torch.OutOfMemoryError(
             f"a tensor of {nbytes} bytes: out of memory, on the remote device none is larger than {LARGEST} bytes "
@@ -72,48 +72,49 @@ Slot = tuple[int, Callable[[Any], None]]
 
 
 class Storages:
-    """All storages of this process. `append` takes an entry of the stream; it may be called by the garbage
-    collector at any time.
+    """All storages of this process.
+
+    `append` adds an entry to the stream; the garbage collector may call it at any time.
     """
 
     def __init__(self, device: torch.device, append: Callable[[bytes], None]) -> None:
         self.device = device
         self.append = append
         self._free: list[Slot] = []
-        # Atomic: several threads take slots.
+        # Atomic, because several threads take slots.
         self._next = itertools.count(_FIRST)
-        # Weak references live as long as they are somewhere.
+        # Keeps the weak references alive, so that their callbacks run.
         self._watched: dict[int, weakref.ref[Any]] = {}
 
     def __len__(self) -> int:
-        """How many storages there are now."""
+        """Returns the number of existing storages."""
         return len(self._watched)
 
     def sizes(self) -> dict[int, int]:
-        """Bytes of each storage, by its address."""
+        """Returns the sizes in bytes of all storages, by address."""
         found = {address: watch() for address, watch in list(self._watched.items())}
         return {address: storage.nbytes() for address, storage in found.items() if storage is not None}
 
     def take(self) -> Slot:
-        """A free slot. Raises MemoryError when 4 million storages are in use."""
+        """Returns a free slot. Raises MemoryError when 4 million storages are in use."""
         try:
             return self._free.pop()
         except IndexError:
             return self._mint()
 
     def give_back(self, slot: Slot) -> None:
-        """A slot that was taken and then not used."""
+        """Returns a slot that was taken and not used."""
         self._free.append(slot)
 
     def make(self, slot: Slot, nbytes: int) -> Any:
-        """A storage of that many bytes at a slot. Raises torch.OutOfMemoryError beyond 1 TiB."""
+        """Makes a storage of that many bytes at a slot. Raises torch.OutOfMemoryError for more than 1 TiB."""
         check_size(nbytes)
         storage = _construct(slot[0], self.device, nbytes)
         self._watched[slot[0]] = weakref.ref(storage, slot[1])
         return storage
 
     def adopt(self, address: int, nbytes: int) -> Any:
-        """A storage that the acceptor has named."""
+        """Makes a storage whose address the acceptor has chosen."""
         entry, append, watched = FREE_ENTRY.pack(FREE, address), self.append, self._watched
 
         def gone(_: Any) -> None:
@@ -123,7 +124,7 @@ class Storages:
         return self.make((address, gone), nbytes)
 
     def tensor(self, storage: Any, meta: Meta, offset: int = 0) -> Any:
-        """A tensor on a storage; `offset` in elements."""
+        """Makes a tensor on a storage; `offset` is in elements."""
         made = _create_empty((0,), meta.dtype)
         _set_source.redispatch(_HOST_KEY, made, storage, offset, meta.size, meta.stride)
         return made
@@ -133,7 +134,7 @@ class Storages:
         if slot >= _LAST:
             raise MemoryError(f"more than {_LAST - _FIRST} storages are in use on the remote device")
         address = slot << SHIFT
-        # Made once for a slot, as is its entry: the storage's end must cost next to nothing.
+        # The callback and its entry are made once for each slot, so that freeing a storage is fast.
         entry, append, free, watched = FREE_ENTRY.pack(FREE, address), self.append, self._free, self._watched
 
         def gone(_: Any) -> None:
@@ -146,9 +147,7 @@ class Storages:
 
 
 class Blueprint:
-    """Makes tensors of one description, each on a storage of its own, in 3 us: a DLPack capsule whose address is
-    filled in.
-    """
+    """Makes tensors of one description, each on a new storage, in 3 us: fills the address into a DLPack structure."""
 
     __slots__ = ("_buffer", "_kept", "_location", "_storages", "_watched", "meta", "nbytes")
 
@@ -189,7 +188,7 @@ class Blueprint:
         _LENT.append((self._buffer, numbers))
 
     def build(self, slot: Slot) -> Any:
-        """A tensor at a slot."""
+        """Makes a tensor on a new storage at a slot."""
         address = slot[0]
         if not self._location:
             return self._storages.tensor(self._storages.make(slot, self.nbytes), self.meta)
@@ -198,7 +197,7 @@ class Blueprint:
             _fill(self._buffer, 0, address)
             made = _from_dlpack(capsule)
             storage = _storage_of(made)
-            # Another thread may have filled in its own address in between.
+            # Another thread may have filled in its own address in the meantime.
             if storage.data_ptr() == address:
                 self._watched[address] = weakref.ref(storage, slot[1])
                 return made
@@ -208,8 +207,9 @@ _fill: Final = struct.Struct("<Q").pack_into
 
 
 def address_of(tensor: Any) -> int:
-    """The remote address of a tensor's first element, 0 for a tensor that is here. A tensor of no elements has its
-    storage's.
+    """Returns the remote address of a tensor's first element; 0 for a local tensor.
+
+    A tensor without elements has the address of its storage.
     """
     address: int = tensor.data_ptr()
     if not address:
@@ -218,7 +218,7 @@ def address_of(tensor: Any) -> int:
 
 
 def meta_of(tensor: Any) -> Meta:
-    """A tensor's description."""
+    """Returns a tensor's description."""
     return Meta(
         tensor.dtype,
         tuple(tensor.shape),

@@ -1,10 +1,9 @@
 """Tensors as arguments and results of functions that run in the acceptor.
 
-A remote tensor crosses as its address and stays where it is: the function gets the acceptor's own tensor on the same
-storage, so that its writes are seen here. A tensor on the host crosses with its content. Neither takes its history
-along: a graph that autograd has recorded ends at the call, in both directions. This end remembers that a result had a
-history, so that it requires gradients as it would in a local run; a request for them raises an error that says why
-there are none.
+A remote tensor is sent as its address: the function gets the acceptor's own tensor on the same storage, so that the
+program sees its writes. A tensor on the host is sent with its content. Neither is sent with its autograd graph, which
+ends at the call in both directions. The program's tensor records that a result had a graph: it requires gradients as in
+a local run, and a backward pass raises an error with the reason why gradients are missing.
 """
 
 import pickle
@@ -23,21 +22,21 @@ if TYPE_CHECKING:
     from remotegpu_offload.torch.device import Remote
 
 _PARAMETER: Final = torch.nn.Parameter
-# Value in place of whether a tensor requires gradients: it has a history in the acceptor.
+# A third value for "requires gradients": the tensor has an autograd graph in the acceptor.
 _HISTORY: Final = 2
 
 
 class Device(Protocol):
-    """The acceptor's device."""
+    """The interface of the acceptor's device that this module uses."""
 
     executor: Executor
 
     def settle(self) -> None:
-        """Waits until what has arrived was executed."""
+        """Waits until all received operations are executed."""
 
 
 class _Sides:
-    """The role of this process: an acceptor, or a program with a remote device."""
+    """The role of this process: it is an acceptor if `acceptor` is set, otherwise a program with a remote device."""
 
     acceptor: Device | None = None
 
@@ -46,7 +45,7 @@ _sides = _Sides()
 
 
 def use(device: Device) -> None:
-    """Makes this process the acceptor that has this device."""
+    """Makes this process an acceptor with this device."""
     _sides.acceptor = device
 
 
@@ -68,7 +67,7 @@ def flag(kind: Any, name: Any) -> Any:
 
 @restricted.allow
 def place(kind: Any, index: Any) -> Any:
-    """Returns a device, or where `kind` is None the remote one."""
+    """Returns a device; the remote one if `kind` is None."""
     if kind is not None:
         return torch.device(str(kind)) if index is None else torch.device(str(kind), int(index))
     if _sides.acceptor is not None:
@@ -90,8 +89,10 @@ def host(data: Any, meta: Any, wants: Any, parameter: Any, gradient: Any = None)
 
 
 def tensor_at(address: int, meta: Any, wants: bool, parameter: bool, gradient: Any = None) -> Any:
-    """In the acceptor: returns its tensor at an address of the client's. Raises RuntimeError where an operation has
-    failed."""
+    """Returns the acceptor's tensor at an address of the client. For the acceptor.
+
+    Raises RuntimeError if the operation that should have made the tensor has failed.
+    """
     device = _sides.acceptor
     if device is None:
         raise RuntimeError("a remote tensor came to a process that has no device")
@@ -105,7 +106,7 @@ def tensor_at(address: int, meta: Any, wants: bool, parameter: bool, gradient: A
 
 @restricted.allow
 def named(address: Any, meta: Any, nbytes: Any, wants: Any, parameter: Any, gradient: Any = None) -> Any:
-    """In the program: makes a tensor on a storage that the acceptor has named."""
+    """Makes a tensor on a storage whose address the acceptor has chosen. For the program."""
     described = codec.meta_from_json(meta)
     slot, offset = address >> codec.SHIFT, address & (1 << codec.SHIFT) - 1
     if not codec.FIRST_THERE <= slot < 1 << 63 - codec.SHIFT or offset + described.nbytes > nbytes:
@@ -117,7 +118,7 @@ def named(address: Any, meta: Any, nbytes: Any, wants: Any, parameter: Any, grad
 
 
 def tensors(value: Any) -> list[tuple[str, Any]]:
-    """Lists the tensors that a module has or that an optimizer changes, by name; of anything else none."""
+    """Returns the tensors of a module, or those that an optimizer changes, with their names; otherwise []."""
     if isinstance(value, torch.nn.Module):
         return [*value.named_parameters(), *value.named_buffers()]
     if isinstance(value, torch.optim.Optimizer):
@@ -127,12 +128,12 @@ def tensors(value: Any) -> list[tuple[str, Any]]:
 
 
 def part(owner: Any, name: str) -> Any:
-    """In the acceptor: returns a tensor of an object that lives there."""
+    """Returns a tensor of an object in the acceptor, by its name. For the acceptor."""
     return dict(tensors(owner))[name]
 
 
 class _Elsewhere(torch.autograd.Function):  # type: ignore[misc] # torch is not typed here
-    """Marks a result whose history is in the acceptor."""
+    """Marks a result whose autograd graph is in the acceptor."""
 
     @staticmethod
     def forward(ctx: Any, _leaf: Any, tensor: Any) -> Any:
@@ -158,7 +159,7 @@ def _dressed(tensor: Any, wants: Any, parameter: Any, gradient: Any) -> Any:
 
 
 def _remote() -> "Remote":
-    from remotegpu_offload.torch.device import current  # noqa: PLC0415 - an acceptor has none
+    from remotegpu_offload.torch.device import current  # noqa: PLC0415 - an acceptor has no such module
 
     return current()
 
@@ -191,7 +192,7 @@ def _reduce_tensor(encoder: Encoder, value: Any) -> Any:
         storage = plain.untyped_storage()
         if dress[2] is not None:
             encoder.gradients.add(id(dress[2]))
-        # Other holders of the storage see changes in it.
+        # Exported, because other holders of the storage see its changes.
         start = storage.data_ptr() if encoder.comparing else executor.export(storage)
         address = start + plain.storage_offset() * plain.dtype.itemsize
         return named, (address, codec.meta_to_json(_meta(plain)), storage.nbytes(), *dress)
@@ -202,8 +203,11 @@ def _reduce_tensor(encoder: Encoder, value: Any) -> Any:
 
 
 def _part(encoder: Encoder, value: Any) -> tuple[Resident, str] | None:
-    """Finds the tensor in an object that went by reference before, if another object that holds it goes so for the
-    first time."""
+    """Finds a tensor in an object that was sent by reference before.
+
+    Used when another object with the same tensor is sent by reference for the first time. Returns the earlier object,
+    and the tensor's name in it; None if there is none.
+    """
     if encoder.parts is None:
         owners = encoder.codec.residents.others(encoder.kept)
         encoder.parts = {id(held): (owner, name) for owner in owners for name, held in tensors(owner)}
@@ -212,7 +216,10 @@ def _part(encoder: Encoder, value: Any) -> tuple[Resident, str] | None:
 
 
 def _lives_in_acceptor(executor: Executor, tensor: Any) -> bool:
-    """Whether the tensor is on the acceptor's device: where that is the host, whether the client has its storage."""
+    """Returns whether the tensor is on the acceptor's device.
+
+    If the device is the host, the client must own its storage.
+    """
     if executor.device.type != "cpu":
         return bool(tensor.device.type == executor.device.type)
     storage = tensor.untyped_storage()._cdata

@@ -1,8 +1,8 @@
-"""The wire between a program and its acceptor: frames, and the two peers that exchange them.
+"""The protocol between a program and its acceptor: frames, and the two peers that exchange them.
 
-`frames` is the format (pure), `stream` sends and receives whole frames, `peer` makes requests of them, and `threads`
-decides which thread executes one. Used by both ends. It must not know what is asked: it imports no other part of
-offload.
+`frames` is the format (pure), `stream` sends and receives whole frames, `peer` uses them for requests, and `threads`
+decides which thread executes a request. Both ends use this package. It does not know the meaning of requests, and
+imports no other part of offload.
 """
 
 from remotegpu_offload.wire.errors import FrameError, LostError, OffloadError, RemoteFailure

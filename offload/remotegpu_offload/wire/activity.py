@@ -1,5 +1,7 @@
-"""Tracks the requests that run on a connection, and whether more may begin: it can be paused, replaced by another one,
-or lost."""
+"""Tracks the running requests of a connection, and whether new ones may begin.
+
+A connection can be paused, replaced or lost.
+"""
 
 import threading
 import time
@@ -12,16 +14,16 @@ Successor = TypeVar("Successor")
 
 
 class _Local(threading.local):
-    """Per thread of this process. `depth`: requests that it waits for or executes, one inside the other."""
+    """The state of each thread. `depth`: nested requests for which it waits or that it executes."""
 
     depth: int = 0
 
 
 class Activity(Generic[Successor]):
-    """Counts the requests that run on a connection.
+    """Counts the running requests of a connection.
 
     Args:
-        name: of the other side, for people.
+        name: the name of the other side, for users.
     """
 
     def __init__(self, name: str) -> None:
@@ -37,12 +39,11 @@ class Activity(Generic[Successor]):
         self._successor: Successor | None = None
 
     def pause(self, timeout: float | None = None) -> None:
-        """Waits until nothing is asked or executed in either direction, and lets only the calling thread begin
-        anything.
+        """Waits until no request runs in either direction. Then only the calling thread may begin requests.
 
         Raises:
             OffloadError: the calling thread is itself in a request.
-            TimeoutError: what is running took longer than `timeout` seconds; nothing is paused.
+            TimeoutError: running requests took longer than `timeout` seconds; nothing is paused.
         """
         if self._local.depth:
             raise OffloadError("a session cannot move while it executes a call of this thread: move it after the call")
@@ -58,14 +59,14 @@ class Activity(Generic[Successor]):
                 raise
 
     def resume(self, successor: Successor | None = None) -> None:
-        """Lets all threads continue: here, or with the connection that takes this one's place from now on."""
+        """Ends the pause. With a `successor`, all threads continue on that connection instead of this one."""
         with self.lock:
             self._paused_by = 0
             self._successor = successor or self._successor
             self._changed.notify_all()
 
     def enter(self) -> Successor | None:
-        """Begins a request, or returns the connection that takes it instead. With the lock.
+        """Begins a request; returns the connection that must execute it instead, or None. The caller holds the lock.
 
         Raises:
             LostError: the connection is closed.
@@ -81,28 +82,28 @@ class Activity(Generic[Successor]):
         return None
 
     def begin(self) -> None:
-        """Begins something that a pause waits for, but does not hold back. With the lock."""
+        """Begins an activity for which `pause` waits, but which a pause does not delay. The caller holds the lock."""
         self._local.depth += 1
         self._active += 1
 
     def end(self) -> None:
-        """Ends what `enter` or `begin` began. With the lock."""
+        """Ends the activity that `enter` or `begin` began. The caller holds the lock."""
         self._local.depth -= 1
         self._active -= 1
         if not self._active and self._paused_by:
             self._changed.notify_all()
 
     def lose(self, reason: str) -> None:
-        """Marks the connection as lost. With the lock."""
+        """Marks the connection as lost. The caller holds the lock."""
         self.lost = reason
         self._changed.notify_all()
 
     def never_pause_this_thread(self) -> None:
-        """Exempts a thread that a pause waits for."""
+        """Exempts the calling thread from pauses, because the pausing thread waits for it."""
         self._local.depth = 1
 
     def abandon(self, reason: str) -> None:
-        """In a forked child: replaces the lock, which the parent's threads may hold."""
+        """Replaces the lock in a forked child: the parent's threads may hold it."""
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
         self._paused_by = 0

@@ -1,25 +1,27 @@
-"""Errors between a program and its acceptor."""
+"""Errors of the connection between a program and its acceptor."""
 
 import signal
 from typing import Any
 
 
 class OffloadError(RuntimeError):
-    """The cause, what is at fault, and the next step, in one sentence."""
+    """The base class of offload's errors. The message names the cause, the object concerned and a remedy."""
 
 
 class FrameError(OffloadError):
-    """The received bytes are not a frame, or a frame is larger than the wire allows."""
+    """The received bytes are not a frame, or a frame is larger than the protocol allows."""
 
 
 class LostError(OffloadError):
-    """The other side is gone; requests to it will not be answered."""
+    """The other side is lost; it will not answer requests."""
 
     _during = ""
 
     def during(self, what: str) -> "LostError":
-        """Returns the same error with the request that was lost: "in the call of m.f". Itself where it says so
-        already."""
+        """Returns the error with the interrupted request, such as "in the call of m.f".
+
+        Returns itself if it names one already.
+        """
         if self._during or not what:
             return self
         named = LostError(f"{self} [{what}]")
@@ -27,7 +29,7 @@ class LostError(OffloadError):
         return named
 
 
-class RemoteFailure(OffloadError):  # noqa: N818 - the other side failed, not the wire
+class RemoteFailure(OffloadError):  # noqa: N818 - the other side failed, not the connection
     """The other side answered a request with a failure."""
 
     def __init__(self, error: str, details: dict[str, Any]) -> None:
@@ -40,8 +42,10 @@ class RemoteFailure(OffloadError):  # noqa: N818 - the other side failed, not th
 
 
 def how_ended(exit_code: int) -> str:
-    """Says why the other side has closed the connection: `exit_code` of its process, or minus the signal that ended
-    it."""
+    """Says why the other side has closed the connection.
+
+    `exit_code`: that of its process, or minus the signal that ended the process.
+    """
     if exit_code > 0:
         return f"its process ended with exit code {exit_code}"
     if exit_code == 0:

@@ -1,7 +1,7 @@
-"""Frames: how a message looks on the wire. Pure: bytes in, values out.
+"""Frames: the binary format of messages. Pure.
 
-Little endian: u64 bytes that follow, u8 kind, u8 service, u16 zero, u32 logical thread, u64 id, u32 bytes of the
-header, u32 number of buffers; then a u64 length for each buffer, the header as JSON, the buffers.
+Little endian: u64 number of following bytes, u8 kind, u8 service, u16 zero, u32 logical thread, u64 id, u32 size of the
+header, u32 number of buffers. Then follow a u64 length for each buffer, the header as JSON, and the buffers.
 """
 
 import json
@@ -28,7 +28,7 @@ _decode_header = json.JSONDecoder().decode
 
 
 class Kind(IntEnum):
-    """Kinds of frames. A notice is a request without an answer."""
+    """The kinds of frames. A notice is a request without an answer."""
 
     REQUEST = 1
     REPLY = 2
@@ -37,7 +37,7 @@ class Kind(IntEnum):
 
 
 class Service(IntEnum):
-    """The part of the other side that a frame is for."""
+    """The component of the other side that receives a frame."""
 
     SESSION = 1
     CODE = 2
@@ -57,14 +57,14 @@ _SERVICES = {int(service): service for service in Service}
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A header (of JSON's types) and bulk data."""
+    """A header of JSON types, and buffers."""
 
     header: dict[str, Any]
     buffers: Sequence[Buffer] = ()
 
 
 class Frame(NamedTuple):
-    """One frame. `id` is 0 for a notice, else the number that the reply repeats."""
+    """One frame. `id` is 0 for a notice; otherwise the reply repeats it."""
 
     kind: Kind
     service: Service
@@ -75,10 +75,10 @@ class Frame(NamedTuple):
 
 
 def encode(frame: Frame) -> list[Buffer]:
-    """Returns the buffers to send, in order; bulk data as it is, without a copy.
+    """Returns the buffers to send, in order. Does not copy the frame's buffers.
 
     Raises:
-        FrameError: it is larger than the wire allows, or the header is not JSON.
+        FrameError: the frame is larger than the protocol allows, or the header is not JSON.
     """
     try:
         header = _encode_header(frame.header).encode()
@@ -95,7 +95,10 @@ def encode(frame: Frame) -> list[Buffer]:
 
 
 def flat(buffer: Buffer) -> Buffer:
-    """Returns the same memory as single bytes, so that its length is its size in bytes."""
+    """Returns the same memory as bytes, so that `len` is the size in bytes.
+
+    Raises FrameError if the buffer has gaps.
+    """
     if not isinstance(buffer, memoryview):
         return buffer
     if buffer.nbytes == 0:
@@ -106,7 +109,7 @@ def flat(buffer: Buffer) -> Buffer:
 
 
 def read_frame(read: Callable[[int], bytearray]) -> Frame:
-    """Reads the next frame. `read(n)` gives exactly n bytes, newly allocated; limits are checked before it is called.
+    """Reads the next frame. `read(n)` returns exactly n bytes in new memory; sizes are checked before each call.
 
     Raises:
         FrameError: the bytes are not a frame.
@@ -132,10 +135,10 @@ def read_frame(read: Callable[[int], bytearray]) -> Frame:
 
 
 def decode(data: bytes) -> Frame:
-    """Decodes the one frame that `data` is.
+    """Decodes `data`, which must be exactly one frame.
 
     Raises:
-        FrameError: it is less or more than one frame.
+        FrameError: `data` is shorter or longer than one frame.
     """
     at = 0
 

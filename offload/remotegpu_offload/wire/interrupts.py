@@ -1,7 +1,7 @@
-"""Holds signals back in the main thread until a step is complete.
+"""Delays signals in the main thread until a step is complete.
 
-Ctrl-C raises KeyboardInterrupt anywhere, and a handler of the program's own may print or compute, which uses the very
-connection that its thread is about to write to.
+Ctrl-C may raise KeyboardInterrupt at any point. A signal handler of the program may also print or compute, which uses
+the very connection to which the interrupted thread is about to write.
 """
 
 import importlib
@@ -12,10 +12,10 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Final
 
-# The functions below the module `signal`: that module makes enums of numbers, which takes ten times as long.
+# The C functions: those of `signal` convert numbers to enums, which takes ten times as long.
 _signal: Final[Any] = importlib.import_module("_signal")
 _SIGINT: Final = int(signal.SIGINT)
-# Those that programs handle.
+# The signals that programs usually handle.
 _NUMBERS: Final = (
     _SIGINT,
     *map(int, (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)),
@@ -23,17 +23,17 @@ _NUMBERS: Final = (
 defaults: Final[list[Any]] = [signal.default_int_handler]
 """The handlers of Ctrl-C that only raise KeyboardInterrupt."""
 
-# A person who presses it so often wants to stop, whatever is left behind.
+# After this many Ctrl-C, the user wants to stop immediately, even if the connection is left in an undefined state.
 _ENOUGH: Final = 3
 
 
-# No program uses it, and it has no meaning: it only interrupts a system call.
+# A signal that no program uses. Its only effect is to interrupt a system call.
 _NUDGE: Final = signal.SIGRTMAX
 _NUDGES_SECONDS: Final = (0.01, 0.1, 1.0)
 
 
 def take_nudges() -> None:
-    """Installs the handler of nudges, if this is the main thread. Once in a process in which `nudge` is called."""
+    """Installs the handler of nudges, if this is the main thread. Call it once in a process that calls `nudge`."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(_NUDGE, _nothing)
 
@@ -41,9 +41,9 @@ def take_nudges() -> None:
 def nudge() -> None:
     """Makes the main thread notice a signal that this thread has just sent to it.
 
-    The main thread releases the interpreter lock before it waits in a system call. That wakes this thread, which may
-    send the signal before that call has begun: then the signal is recorded, and the call still waits. Another
-    signal ends the wait.
+    The main thread releases the interpreter lock before it waits in a system call. This wakes the calling thread, which
+    may send the signal before that system call has begun. Then the signal is recorded, but the system call still waits.
+    A second signal ends the wait.
     """
     if signal.getsignal(_NUDGE) is _nothing:
         threading.Thread(target=_nudge, name="remotegpu signal", daemon=True).start()
@@ -62,16 +62,16 @@ def _nothing(_number: int, _frame: FrameType | None) -> None:
 
 
 class Held:
-    """Notes signals that Python code handles, inside `with`, and wakes the thread that waits on `wake`.
+    """Records signals that have Python handlers while it is entered, and wakes the thread that waits on `wake`.
 
-    At the end KeyboardInterrupt is raised for Ctrl-C, and the program's own handlers run. Does nothing in other threads
-    than the main one, where no handler runs.
+    At the end, raises KeyboardInterrupt for Ctrl-C, and runs the program's own handlers. Does nothing outside of the
+    main thread, because Python runs handlers only there.
     """
 
     __slots__ = ("_before", "_noted", "_wake", "count")
 
     def __init__(self, wake: "SimpleQueue[None] | None" = None) -> None:
-        # Counts Ctrl-C, where the program does not handle it.
+        # The number of Ctrl-C that the program does not handle itself.
         self.count = 0
         self._wake = wake
         self._before: dict[int, Any] = {}
@@ -95,37 +95,36 @@ class Held:
             self._pass_on()
         if self.count:
             if _is_ours(outer):
-                # It is raised later.
+                # The outer Held raises KeyboardInterrupt later.
                 outer.__self__.count += self.count
             else:
                 raise KeyboardInterrupt
 
     def forget(self) -> None:
-        """Forgets the Ctrl-C that was counted: it was meant for something that has ended, or the caller raises
-        KeyboardInterrupt."""
+        """Forgets counted Ctrl-C: the interrupted request has ended, or the caller raises KeyboardInterrupt itself."""
         self.count = 0
 
     def deliver(self) -> None:
-        """Runs the program's own handlers of the signals that were noted: now is as good as later."""
+        """Runs the program's own handlers of the recorded signals now."""
         if self._noted:
             with Allowed():
                 pass
 
     def root(self, number: int) -> "Held":
-        """Returns the outermost Held, which has the program's handler."""
+        """Returns the outermost Held, which stores the program's handler."""
         handler = self._before[number]
         return handler.__self__.root(number) if _is_ours(handler) else self
 
     def handler(self, number: int) -> Any:
-        """Returns the program's handler."""
+        """Returns the program's handler of a signal."""
         return self.root(number)._before[number]
 
     def replace(self, number: int, handler: Any) -> None:
-        """Records another handler of the program."""
+        """Records a new handler of the program."""
         self.root(number)._before[number] = handler
 
     def take(self, number: int) -> bool:
-        """Whether this or an outer Held has noted the signal; it no longer is noted."""
+        """Returns whether this or an outer Held has recorded the signal, and removes the record."""
         handler = self._before[number]
         noted = bool(_is_ours(handler) and handler.__self__.take(number))
         if number in self._noted:
@@ -138,12 +137,15 @@ class Held:
             for number, handler in self._before.items():
                 _signal.signal(number, handler)
         except BaseException:
-            # A handler that was in place again has raised it.
+            # A handler that was already restored has raised the exception.
             self._restore()
             raise
 
     def _pass_on(self) -> None:
-        """Passes noted signals to an outer Held, or to the program's handlers, each of which may raise something."""
+        """Passes recorded signals to an outer Held, or to the program's handlers.
+
+        Each handler may raise an exception.
+        """
         number = self._noted.pop(0)
         try:
             handler = self._before[number]
@@ -168,7 +170,7 @@ class Held:
 
 
 class Allowed:
-    """Handles signals at once again, inside `with`, first those noted before: for the program's own code."""
+    """Delivers signals at once while entered, including recorded ones: for the program's own code inside a Held."""
 
     __slots__ = ("_held",)
 
@@ -199,7 +201,7 @@ class Allowed:
 
 
 def pending() -> bool:
-    """Whether the calling thread has a Ctrl-C held back."""
+    """Returns whether a Ctrl-C of the calling thread is held back."""
     if threading.get_ident() != threading.main_thread().ident:
         return False
     handler = _signal.getsignal(_SIGINT)

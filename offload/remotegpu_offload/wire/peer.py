@@ -1,5 +1,7 @@
-"""The two ends of a connection, which send requests to each other. `threads` decides which thread executes a
-request."""
+"""The two ends of a connection, which send requests to each other.
+
+`threads` decides which thread executes a request.
+"""
 
 import contextlib
 import itertools
@@ -20,14 +22,14 @@ from remotegpu_offload.wire.request import Counters, Deferred, Handler, Request
 from remotegpu_offload.wire.stream import Receiver, Sender
 from remotegpu_offload.wire.threads import Mailbox, Threads
 
-# A signal that comes just before a thread begins to wait does not wake it: so it checks this often.
+# A signal just before a thread begins to wait does not wake the thread, so it checks at this interval.
 _LOOK_SECONDS: Final = 0.5
 
 log = logging.getLogger("remotegpu_offload")
 
 
 class _Wait:
-    """A request of this side that has no answer yet."""
+    """A sent request that has no answer yet."""
 
     __slots__ = ("answer", "mailbox")
 
@@ -37,15 +39,14 @@ class _Wait:
 
 
 class Peer:
-    """One end of a connection. Threads share it.
+    """One end of a connection. Thread-safe.
 
     Args:
         sock: a connected stream socket, which the peer closes.
-        name: of the other side, for people: "acceptor cpu at gpu1:7071".
-        accepting: this is the acceptor's end. The logical threads that begin at one end have other numbers than those
-        of the other end.
-        exit_code: called when the other side has closed the connection: exit code of its process, or minus the signal
-        that ended it; 0 where it ended in order, or the code is not known.
+        name: the other side for users, such as "acceptor cpu at gpu1:7071".
+        accepting: True at the acceptor's end. The two ends number the logical threads that they begin differently.
+        exit_code: called after the other side has closed the connection. Returns the exit code of its process, or minus
+            the signal that ended it; 0 if it ended normally or the code is unknown.
     """
 
     def __init__(
@@ -76,20 +77,21 @@ class Peer:
     def serve(self, service: Service, handler: Handler, *, inline: bool = False) -> None:
         """Registers `handler` for the requests and notices of a service.
 
-        Notices, and requests of an `inline` service, are handled on the receiving thread in the order in which they
-        arrive: quickly, and without a request of one's own.
+        Notices, and requests of an `inline` service, are handled on the receiving thread in the order of arrival. Such
+        a handler must be quick, and must not send requests.
         """
         self._handlers[service] = (handler, inline)
 
     def start(self) -> None:
-        """Begins to receive. Services that the first message may need are registered before."""
+        """Starts the receiving thread. Register services that the first message may need before."""
         if self._reader is not None:
             return
         self._reader = threading.Thread(target=self._receive, name=f"remotegpu reader {self.name}", daemon=True)
         self._reader.start()
 
     def run_main(self) -> None:
-        """Starts if need be, and lends the calling thread to logical thread 1 until the peer is closed.
+        """Starts the peer if necessary, and executes logical thread 1 in the calling thread until the peer is closed.
+        Blocks.
 
         Raises:
             OffloadError: logical thread 1 has a thread already.
@@ -107,15 +109,15 @@ class Peer:
         *,
         timeout: float | None = None,
     ) -> Message:
-        """Sends a request and waits for the answer. Ctrl-C asks the other side to stop; a second one gives up waiting.
+        """Sends a request and waits for the answer. Ctrl-C asks the other side to stop; a second Ctrl-C stops waiting.
 
         Args:
-            timeout: in seconds; the answer of a request that was given up is dropped.
+            timeout: in seconds; a later answer is dropped.
 
         Raises:
             RemoteFailure: the answer is a failure.
-            LostError: the other side is gone.
-            TimeoutError: no answer in time.
+            LostError: the other side is lost.
+            TimeoutError: no answer arrived in time.
             KeyboardInterrupt: after Ctrl-C, once the other side has answered.
         """
         if threading.current_thread() is self._reader:
@@ -164,10 +166,10 @@ class Peer:
         return Message(answer.header, answer.buffers)
 
     def notify(self, service: Service, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()) -> None:
-        """Sends a notice: it needs no answer, and is handled after all that was sent before it.
+        """Sends a notice, which needs no answer. The other side handles it after everything that was sent before.
 
         Raises:
-            LostError: the other side is gone.
+            LostError: the other side is lost.
         """
         parts = encode(Frame(Kind.NOTICE, service, self.threads.number(), 0, header or {}, buffers))
         with Held():
@@ -184,7 +186,7 @@ class Peer:
                     self.activity.end()
 
     def close(self) -> None:
-        """Ends the connection; waiting threads get a LostError. Calling it twice does nothing."""
+        """Closes the connection; waiting threads get a LostError. A second call does nothing."""
         self._lose("it was closed here", ours=True)
         reader = self._reader
         if reader is not None and reader is not threading.current_thread():
@@ -192,14 +194,14 @@ class Peer:
         self._sock.close()
 
     def abandon(self, reason: str) -> None:
-        """In a forked child: forgets the connection, its parent's, whose threads may hold the locks."""
+        """Drops the connection in a forked child. It belongs to the parent, whose threads may hold the locks."""
         self.activity.abandon(reason)
         self._sock.close()
         self.closed = threading.Event()
         self.closed.set()
 
     def expect_end(self, why: str) -> None:
-        """Keeps the reason that the other side gave before it closes: for the LostError."""
+        """Stores the reason that the other side gives before it closes, for the LostError."""
         self._why = why
 
     # Sending
@@ -248,7 +250,7 @@ class Peer:
     # Receiving
 
     def _receive(self) -> None:
-        # A pause never holds back what a handler on this thread sends: the pausing thread waits for this one.
+        # A pause must not delay messages of handlers on this thread, because the pausing thread waits for this one.
         self.activity.never_pause_this_thread()
         try:
             while True:
@@ -282,7 +284,7 @@ class Peer:
             self.threads.take(request)
 
     def _handle(self, request: Request) -> None:
-        """Executes a request, and answers whatever happens."""
+        """Executes a request, and always answers it."""
         try:
             with Allowed():
                 self._call(request)

@@ -9,14 +9,14 @@ from remotegpu_offload.wire.frames import Buffer, Frame, Kind, Message, encode
 
 @final
 class Deferred:
-    """Result of a handler when it, or another thread, will answer later by `request.reply` or `request.fail`."""
+    """The result of a handler that answers later, perhaps on another thread, by `request.reply` or `request.fail`."""
 
 
 DEFERRED: Final = Deferred()
 
 
 class Counters:
-    """Counts of one side's traffic, sent and received. `served` are the requests of the other side."""
+    """Counts of one side's traffic. `served` counts requests of the other side."""
 
     def __init__(self) -> None:
         self.round_trips = 0
@@ -39,7 +39,7 @@ class Counters:
 
 
 class Request:
-    """A request of the other side or, where `id` is 0, a notice."""
+    """A request of the other side; a notice if `id` is 0."""
 
     __slots__ = ("_answered", "_send", "buffers", "header", "id", "service", "thread")
 
@@ -57,11 +57,15 @@ class Request:
         return self._answered
 
     def reply(self, header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
-        """Answers, from any thread; does nothing if it was answered, or is a notice, or the other side is gone."""
+        """Sends the answer. Thread-safe. Does nothing for a notice, after an earlier answer, or if the other side is
+        lost."""
         self._answer(Kind.REPLY, header, buffers)
 
     def fail(self, error: str, **details: Any) -> None:
-        """Answers with a failure: a `RemoteFailure` at the other end, with this sentence. `details`: for JSON."""
+        """Answers with a failure, which raises RemoteFailure with this sentence at the other end.
+
+        `details`: JSON types.
+        """
         self._answer(Kind.FAILURE, {"error": error, "details": details}, ())
 
     def _answer(self, kind: Kind, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:

@@ -1,4 +1,4 @@
-"""Whole frames over a socket: sending from many threads, receiving on one."""
+"""Sends and receives whole frames on a socket: sends from many threads, receives on one."""
 
 import socket
 import threading
@@ -11,14 +11,14 @@ from remotegpu_offload.wire.interrupts import Allowed, pending
 
 _BUFFERED = 256 << 10
 _IOV_MAX = 1024
-# As numbers: adding enums takes longer than sending.
+# Plain integers, because combining enums takes longer than sending.
 _WAITING = int(socket.MSG_NOSIGNAL)
 _AT_ONCE = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-# For how long Ctrl-C is not seen while another thread sends.
+# How long Ctrl-C may go unnoticed while another thread sends, in seconds.
 _PATIENCE_SECONDS = 0.1
-# A thread that waits for its frame to be sent checks this often whether the sender was stopped.
+# How often a thread that waits for its frame to be sent checks whether the sender was stopped, in seconds.
 _LOOK_SECONDS = 0.5
-# Most bytes of answers that the other side does not take.
+# The limit for answers that the other side does not receive, in bytes.
 _MAX_OUTBOX = 512 << 20
 
 
@@ -34,11 +34,11 @@ class _Entry:
 
 
 class Sender:
-    """Sends frames whole and in order.
+    """Sends whole frames in order.
 
-    Bytes that cannot be sent at once are left to a thread that does nothing else. A thread that receives must never
-    wait for the other side to receive, or two such threads wait for each other; and a thread that waits must hold no
-    lock, because a signal handler of the program may run in the meantime, and send.
+    Bytes that cannot be sent at once are left to a writer thread. A receiving thread must never wait until the other
+    side receives, because two such threads would deadlock. A waiting thread must hold no lock, because a signal handler
+    of the program may run in the meantime, and send.
     """
 
     def __init__(self, sock: socket.socket, name: str, lost: Callable[[str], None]) -> None:
@@ -53,12 +53,13 @@ class Sender:
         self.bytes_out = 0
 
     def send(self, parts: Sequence[Buffer], *, wait: bool) -> None:
-        """Sends them, or where `wait` is false makes sure that they will be sent. The main thread calls it in `Held`.
+        """Sends a frame. If `wait` is false, leaves the rest to the writer thread. The main thread must call it inside
+        `Held`.
 
         Raises:
             KeyboardInterrupt: the rest will still be sent.
             OSError: the connection ended.
-            LostError: the other side does not take what is sent to it.
+            LostError: the other side does not receive.
         """
         rest = [memoryview(part) for part in parts if len(part)]
         while not self._lock.acquire(blocking=wait, timeout=_PATIENCE_SECONDS if wait else -1):
@@ -73,8 +74,7 @@ class Sender:
             if first:
                 self._write(rest, _AT_ONCE)
         finally:
-            # Half a frame would end the connection, and so would a frame that another thread queues in the middle of
-            # it.
+            # A partial frame would break the connection, and so would another thread's frame within this one.
             try:
                 if rest:
                     entry = self._leave(rest, first=first, limited=not wait)
@@ -87,7 +87,7 @@ class Sender:
                         raise LostError(f"{self._name} is gone")
 
     def stop(self) -> None:
-        """Ends the thread that sends the rest; the connection is gone or about to be closed."""
+        """Ends the writer thread, because the connection is lost or about to be closed."""
         self._stopped = True
         self._filled.set()
 
@@ -95,7 +95,7 @@ class Sender:
         while rest:
             counts: list[int] = []
             try:
-                # The count is stored by the same call that sends: no interrupt comes in between.
+                # The same C call sends and stores the count, so that no interrupt can come in between.
                 counts.extend(map(self._sock.sendmsg, (rest[:_IOV_MAX],), ((),), (flags,)))
             except BlockingIOError:
                 return
@@ -132,7 +132,7 @@ class Sender:
 
 
 def consume(rest: list[memoryview], count: int) -> None:
-    """Removes `count` bytes from the front."""
+    """Removes `count` bytes from the front of a list of buffers."""
     done = 0
     while done < len(rest) and count >= len(rest[done]):
         count -= len(rest[done])
@@ -143,7 +143,7 @@ def consume(rest: list[memoryview], count: int) -> None:
 
 
 class Receiver:
-    """Reads exact numbers of bytes: small ones through a buffer, large ones straight into their own memory."""
+    """Reads exact numbers of bytes: small reads use a buffer, large reads go directly to their own memory."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -154,11 +154,11 @@ class Receiver:
         self.bytes_in = 0
 
     def read(self, count: int) -> bytearray:
-        """Reads `count` new bytes.
+        """Reads `count` bytes into new memory. Blocks.
 
         Raises:
             EOFError: the other side has closed the connection.
-            OSError: it broke.
+            OSError: the connection broke.
         """
         if self._end - self._at >= count:
             self._at += count

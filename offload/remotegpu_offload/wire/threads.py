@@ -1,9 +1,8 @@
 """The logical threads of one end of a connection.
 
-A logical thread is one line of execution that crosses the wire: a thread of the program, the thread of the acceptor
-that executes its requests, and again the program's thread when that calls back. While a thread waits for a reply it
-executes the requests of its own logical thread, so callbacks nest, and locks and thread-locals mean what they mean in
-one process.
+A logical thread is one sequence of calls across both ends: a thread of the program, the acceptor's thread that executes
+its requests, and again the program's thread for callbacks. While a thread waits for a reply, it executes requests of
+its own logical thread. Therefore callbacks nest, and locks and thread-locals work as in one process.
 """
 
 import ctypes
@@ -22,51 +21,50 @@ from remotegpu_offload.wire.request import Request
 
 MAIN_THREAD: Final = 1
 MAX_THREADS: Final = 1024
-# An executing thread waits this long for more work of its logical thread.
+# How long an executing thread waits for more requests of its logical thread, in seconds.
 _IDLE_SECONDS: Final = 5.0
-# With so many, an idle one ends to make room: a program may start a thread for each call.
+# From this number on, an idle thread ends when a new one is needed: a program may start a thread for each call.
 _MANY_THREADS: Final = 256
 
 
 class Mailbox:
-    """Queue of requests for one thread of this process, filled by the receiving thread, and the signal that wakes
-    it."""
+    """The request queue of one thread of this process, which the receiving thread fills, and an event to wake it."""
 
     __slots__ = ("inbox", "wake")
 
     def __init__(self) -> None:
         self.inbox: deque[Request] = deque()
-        # Only a signal that something has changed: the thread then checks what, so it misses nothing.
+        # Only signals a change. The thread then checks all conditions, so it misses no change.
         self.wake: SimpleQueue[None] = SimpleQueue()
 
 
 class _Logical:
-    """A logical thread: the threads that wait in it here, innermost last, and the one that executes when none waits."""
+    """A logical thread: the threads that wait in it (innermost last), and the thread that executes if none waits."""
 
     __slots__ = ("executor", "runner", "waits")
 
     def __init__(self) -> None:
         self.waits: list[Mailbox] = []
         self.runner: Mailbox | None = None
-        # The thread of this process that executes a request, 0 if none does.
+        # The id of the thread in this process that executes a request; 0 if none does.
         self.executor = 0
 
 
 class _Local(threading.local):
-    """Per thread of this process."""
+    """The state of each thread of this process."""
 
     logical: int = 0
     mailbox: Mailbox | None = None
 
 
 class Threads:
-    """Brings each request to the thread of this process that executes for its logical thread.
+    """Assigns each request to the thread of this process that executes for its logical thread.
 
     Args:
-        name: of the other side, for people.
+        name: the name of the other side, for users.
         accepting: as for `Peer`.
-        activity: counts what is executed.
-        handle: executes a request, and never raises what it raises.
+        activity: counts executed requests.
+        handle: executes a request; never raises.
     """
 
     def __init__(self, name: str, accepting: bool, activity: Activity[Any], handle: Callable[[Request], None]) -> None:
@@ -79,14 +77,14 @@ class Threads:
         self._local = _Local()
 
     def mailbox(self) -> Mailbox:
-        """Returns the calling thread's mailbox."""
+        """Returns the calling thread's mailbox; creates it at the first call."""
         mailbox = self._local.mailbox
         if mailbox is None:
             mailbox = self._local.mailbox = Mailbox()
         return mailbox
 
     def number(self) -> int:
-        """Returns the logical thread of the calling thread."""
+        """Returns the number of the calling thread's logical thread; chooses one at the first call."""
         number = self._local.logical
         if not number:
             main = not self._accepting and threading.current_thread() is threading.main_thread()
@@ -94,27 +92,29 @@ class Threads:
         return number
 
     def begin_wait(self, number: int, mailbox: Mailbox) -> None:
-        """Records that the calling thread waits in a logical thread, whose requests it executes in the meantime. With
-        the lock."""
+        """Records that the calling thread waits in a logical thread, and may execute its requests.
+
+        The caller holds the lock.
+        """
         logical = self._logical.get(number) or self._logical.setdefault(number, _Logical())
         logical.waits.append(mailbox)
 
     def end_wait(self, number: int, mailbox: Mailbox) -> None:
-        """Ends the innermost wait of a logical thread. With the lock."""
+        """Ends the innermost wait of a logical thread. The caller holds the lock."""
         logical = self._logical[number]
         logical.waits.reverse()
         logical.waits.remove(mailbox)
         logical.waits.reverse()
         if mailbox is logical.runner or mailbox in logical.waits:
             return
-        # Only after a wait that was given up can there be requests left.
+        # Requests can only be left if the wait was interrupted.
         while mailbox.inbox:
             self._dispatch(logical, mailbox.inbox.popleft())
         if not logical.waits and logical.runner is None:
             self._logical.pop(number, None)
 
     def take_main(self) -> Mailbox:
-        """Makes the calling thread the one that executes for logical thread 1.
+        """Makes the calling thread the one that executes logical thread 1.
 
         Raises:
             OffloadError: logical thread 1 has a thread already.
@@ -129,10 +129,10 @@ class Threads:
         return mailbox
 
     def run_main(self, mailbox: Mailbox, closed: threading.Event) -> None:
-        """Executes the requests of logical thread 1."""
+        """Executes the requests of logical thread 1 until the connection is closed. Blocks."""
         with Held() as held:
             while not closed.is_set() or mailbox.inbox:
-                # It was meant for a request that has just ended.
+                # Ctrl-C was meant for a request that has just ended.
                 held.forget()
                 if mailbox.inbox:
                     self.execute_next(mailbox)
@@ -141,7 +141,7 @@ class Threads:
             held.forget()
 
     def take(self, request: Request) -> None:
-        """Dispatches a request to a thread; fails it if there are too many."""
+        """Assigns a request to a thread. Fails the request if there are too many threads."""
         with self._activity.lock:
             logical = self._logical.get(request.thread)
             if logical is None and len(self._logical) >= _MANY_THREADS:
@@ -154,7 +154,7 @@ class Threads:
         request.fail(f"more than {MAX_THREADS} threads at once", type="TooManyThreads")
 
     def execute_next(self, mailbox: Mailbox) -> None:
-        """Executes the oldest request in the mailbox, which is the calling thread's."""
+        """Executes the oldest request in the mailbox of the calling thread."""
         activity = self._activity
         with activity.lock:
             if not mailbox.inbox:
@@ -172,10 +172,9 @@ class Threads:
                 activity.end()
 
     def interrupt(self, number: int) -> bool:
-        """Raises KeyboardInterrupt in what is executed here for a logical thread, or fails the requests that wait to be
-        executed.
+        """Interrupts a logical thread: raises KeyboardInterrupt in its running request, or fails its waiting requests.
 
-        False if there is neither.
+        Returns False if there are none.
         """
         waiting: list[Request] = []
         with self._activity.lock:
@@ -193,11 +192,11 @@ class Threads:
         return bool(waiting)
 
     def mailboxes(self) -> set[Mailbox]:
-        """Returns the mailboxes of all threads that wait, for an answer or a request. With the lock."""
+        """Returns the mailboxes of all threads that wait for an answer or a request. The caller holds the lock."""
         return {each for logical in self._logical.values() for each in (*logical.waits, logical.runner) if each}
 
     def _dispatch(self, logical: _Logical, request: Request) -> None:
-        """Gives a request to the thread that waits, or to one that executes. With the lock."""
+        """Gives a request to the thread that waits, or to an executing one. The caller holds the lock."""
         if logical.waits:
             mailbox = logical.waits[-1]
         elif logical.runner is not None:
@@ -211,7 +210,7 @@ class Threads:
         mailbox.wake.put(None)
 
     def _run(self, number: int, logical: _Logical, mailbox: Mailbox) -> None:
-        """Runs a thread that executes for a logical thread in which no thread waits here."""
+        """Runs a thread that executes a logical thread in which no thread of this process waits."""
         self._local.logical, self._local.mailbox = number, mailbox
         while True:
             try:
@@ -235,7 +234,7 @@ class Threads:
                 return
 
     def _retire(self) -> None:
-        """Ends the oldest idle thread that this class started. With the lock."""
+        """Ends the oldest idle thread that this class has started. The caller holds the lock."""
         for number, logical in self._logical.items():
             runner = logical.runner
             if number == MAIN_THREAD or runner is None or runner.inbox or logical.waits or logical.executor:
@@ -247,7 +246,7 @@ class Threads:
 
 
 def _raise_in(logical: _Logical) -> None:
-    """Raises KeyboardInterrupt in the thread that executes. With the lock."""
+    """Raises KeyboardInterrupt in the executing thread. The caller holds the lock."""
     if logical.executor == threading.main_thread().ident:
         signal.pthread_kill(logical.executor, signal.SIGINT)
         nudge()

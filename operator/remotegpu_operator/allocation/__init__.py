@@ -1,8 +1,9 @@
 """Decides which claim gets which GPUs: pure state and decisions, no I/O.
 
-Requests of a pool are served by priority, then age, and none overtakes: while a request waits, no later one gets a GPU
-that it could use. Otherwise a stream of small claims would keep a large one waiting forever. Requests that wait for
-something else than free memory (their quota, a model that is not there, a GPU that is out of service) hold up no other.
+The requests of a pool are served by priority, then by age. A request that waits for free memory reserves the GPUs that
+could serve it, for a limited time. Later requests do not get these GPUs: otherwise a stream of small claims would keep
+a large claim waiting without end. A request that waits for another reason (a quota, a missing model, a GPU out of
+service) does not delay other requests.
 """
 
 from remotegpu_operator.allocation.allocator import Allocator, Capacity

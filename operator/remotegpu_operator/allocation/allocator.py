@@ -1,6 +1,6 @@
-"""The allocator: inventory, ledger and queues, kept up to date event by event, and the decisions that follow.
+"""The allocator: keeps inventories, the ledger and the queues up to date, and decides which requests get GPUs.
 
-Callers pass the time in; the allocator reads no clock. A waiting request reserves GPUs only for a limited time
+The allocator reads no clock: callers set the time. A waiting request reserves GPUs only for a limited time
 (`remotegpu.api.reservations`).
 """
 
@@ -24,7 +24,7 @@ from remotegpu_operator.allocation.waits import Waits
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """A pool in numbers, for its status."""
+    """A pool's amounts, for the pool's status. `mixed_memory` is as from `inventory.mixed_memory`."""
 
     total: Amount
     allocated: Amount
@@ -35,7 +35,11 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """Why a group gets nothing. Without `said` the sentence is about free memory, and is made on demand."""
+    """The reason why a group of requests gets no GPU.
+
+    `said` is the message. If `said` is empty, `_sentence` builds a message about free memory. `mask` has the GPUs that
+    suit the group, as bits.
+    """
 
     reason: Reason
     said: str = ""
@@ -51,12 +55,12 @@ class Allocator:
         self._inventories: dict[str, Inventory] = {}
         self._quotas: dict[str, dict[str, int]] = {}
         self._ledger = Ledger()
-        # By pool, made at the first use.
+        # By pool, created on first use.
         self._rooms: dict[str, Rooms] = {}
         self._queues: dict[str, Queue] = {}
         self._waiting: dict[str, Request] = {}
         self._reported: dict[str, Reason] = {}
-        # Pools whose queue must be walked again.
+        # Pools whose queue must be examined again.
         self._unsettled: set[str] = set()
         self._waits = Waits()
 
@@ -71,7 +75,7 @@ class Allocator:
 
     @property
     def next_change(self) -> float:
-        """Returns the time from which `settle` may have new decisions though nothing has happened."""
+        """The time from which `settle` may return new decisions without any other change, in seconds since 1970."""
         return self._waits.next_change
 
     def set_pool(
@@ -82,10 +86,10 @@ class Allocator:
         divides_time: bool = False,
         namespaces: Iterable[str] = (),
     ) -> None:
-        """Sets the whole inventory of a pool, whether it changed or not.
+        """Sets the complete inventory of a pool. An unchanged inventory has no effect.
 
-        `divides_time`: the guaranteed parts of a GPU's time add up to at most all of it. `namespaces`: the namespaces
-        whose claims the pool serves; none named: all.
+        With `divides_time` the claims on a GPU are together guaranteed at most all of the GPU's time. `namespaces` are
+        the namespaces whose claims the pool serves; empty means all.
         """
         inventory = Inventory.of(name, appliances, divides_time=divides_time, namespaces=namespaces)
         if self._inventories.get(name) != inventory:
@@ -99,19 +103,19 @@ class Allocator:
             self._unsettled.add(name)
 
     def set_quotas(self, namespace: str, hard: Mapping[str, int]) -> None:
-        """Sets the thousandths that each ResourceQuota of the namespace allows; an empty mapping for no limit."""
+        """Sets the limits of a namespace's ResourceQuotas, by name, in thousandths of a GPU. Empty means no limit."""
         if self._quotas.get(namespace, {}) != hard:
             self._quotas[namespace] = dict(hard)
             self._unsettled.update(self._queues)
 
     def hold(self, request: Request, allocations: Iterable[Allocation]) -> None:
-        """Records a claim whose status says that it has these GPUs. Trusted: its pod may be running on them."""
+        """Records the GPUs that a claim has according to its status. They are not checked: the pod may be running."""
         self._end_wait(request.uid)
         self._put(request, tuple(allocations))
         self._unsettle(request)
 
     def submit(self, request: Request) -> None:
-        """Queues a claim that wants its GPUs, or wants them with another priority; no effect if that is known."""
+        """Queues a request for GPUs, or updates the queued request. No effect if the request is placed or unchanged."""
         placed = self._ledger.get(request.uid) is not None and not request.again
         if placed or self._waiting.get(request.uid) == request:
             return
@@ -125,7 +129,7 @@ class Allocator:
         self._unsettled.add(request.pool)
 
     def release(self, uid: str) -> None:
-        """Removes a claim that is gone or has lost its right to its GPUs; an unknown one is no error."""
+        """Removes a claim and frees its GPUs. An unknown `uid` has no effect."""
         request = self._end_wait(uid)
         entry = self._ledger.take(uid)
         if request is not None:
@@ -135,7 +139,10 @@ class Allocator:
             self._unsettle(entry.request)
 
     def settle(self) -> list[Decision]:
-        """Places what fits now, and returns for each request that has to wait the reason, once for each reason."""
+        """Places all requests that fit now, and returns the new decisions.
+
+        A request that must wait gets a `Waiting` decision only when its reason is new.
+        """
         walked: dict[str, _Walked | None] = {}
         decisions: list[Decision] = list(self._place_all(walked))
         for pool, last in sorted(walked.items()):
@@ -148,11 +155,11 @@ class Allocator:
         return decisions
 
     def place(self) -> list[Placed]:
-        """Places what `settle` would place, without reasons for requests that wait, now or in a later `settle`."""
+        """Places the same requests as `settle`, but reports no reasons: a later `settle` does not report them."""
         return list(self.placing())
 
     def placing(self) -> Iterator[Placed]:
-        """Places requests one by one, for callers that stop at the one they look for and leave the rest undone."""
+        """Places requests one by one. A caller that stops the iterator leaves the rest of the requests unplaced."""
         return self._place_all({})
 
     def copy(self) -> "Allocator":
@@ -170,7 +177,7 @@ class Allocator:
         return made
 
     def victims(self, pool: str, before: Mapping[str, str]) -> dict[str, str]:
-        """Returns the claims that shall give their shares to waiting ones of higher priority: see `victims.victims`."""
+        """Returns the claims to suspend for waiting claims of higher priority: see `victims.victims`."""
         inventory = self._inventories.get(pool)
         if inventory is None:
             return {}
@@ -179,10 +186,11 @@ class Allocator:
         return victims(inventory, self._ledger, heapq.merge(*waiting, key=turn_of), before)
 
     def elsewhere(self, uid: str, source: str, target: str) -> tuple[Allocation, ...] | str:
-        """Returns GPUs of another appliance that can take the claim's allocations on `source`, or why there are none.
+        """Returns allocations on another appliance in place of those on `source`, or a message why there are none.
 
-        Only GPUs of `target` count if it is named. They have as much memory as the claim has, or for a suspended claim
-        as much as it asks for. Waiting requests are not considered: this claim has its share already.
+        If `target` is not empty, only this appliance is considered. The new allocations have the same memory; those of
+        a suspended claim have the memory that the claim asks for. Waiting requests do not matter: the claim already has
+        its share.
         """
         entry = self._ledger.get(uid)
         if entry is None or (inventory := self._inventories.get(entry.request.pool)) is None:
@@ -215,9 +223,9 @@ class Allocator:
         return f"NoRoom: {who} {wanted} free"
 
     def resized(self, request: Request) -> tuple[Allocation, ...] | str:
-        """Returns the claim's allocations at the size that it asks for now, or why it does not get so much.
+        """Returns the claim's allocations at the size that it asks for now, or a message why it cannot get this size.
 
-        Memory that it holds already is not counted again, and other claims that wait come first.
+        Only memory in addition to the present allocations must be free. Waiting claims come first.
         """
         entry, inventory = self._ledger.get(request.uid), self._inventories.get(request.pool)
         if entry is None or inventory is None:
@@ -226,7 +234,7 @@ class Allocator:
         if not len(indices) == len(entry.allocations) == request.ask.count:
             return "its GPUs are not all there"
         pairs = zip(indices, entry.allocations, strict=True)
-        # A GPU may share a little more or less than when it was given: that alone changes nothing.
+        # A GPU's shareable memory may have changed a little since the allocation. This alone causes no resize.
         wanted = tuple(
             has if _is(has, request.ask) else _allocation(inventory.slots[index], request.ask) for index, has in pairs
         )
@@ -241,14 +249,14 @@ class Allocator:
         )
 
     def _no_time(self, inventory: Inventory, request: Request, indices: list[int]) -> str:
-        """Returns the first GPU without enough free time for the request, as a sentence; empty if all have enough."""
+        """Returns a message about the first GPU without enough free time for the request; empty if all have enough."""
         for slot in (inventory.slots[index] for index in indices):
             if not self._has_time(inventory, request, slot):
                 return f"NoRoom: as much of the time of {slot.gpu.uuid} of {slot.appliance} is not free"
         return ""
 
     def _has_time(self, inventory: Inventory, request: Request, slot: Slot) -> bool:
-        """Whether as much of the GPU's time is free as the request is guaranteed. True if time is not divided."""
+        """Whether the GPU has enough free time for the request's guarantee. Always true if time is not divided."""
         return not inventory.divides_time or self._time(request, slot) <= self._free_time(request, slot)
 
     def _time(self, request: Request, slot: Slot) -> int:
@@ -259,8 +267,8 @@ class Allocator:
         return MILLI_PER_GPU - self._ledger.guaranteed_to_others(request.uid, slot.appliance, slot.gpu)
 
     def _no_room(self, inventory: Inventory, request: Request, indices: list[int], more: list[int]) -> str:
-        """Returns why a claim does not get so many more bytes of GPUs that it has; empty if it can."""
-        # Most claims ask for no more, and a walk through the queue for each of them would be slow.
+        """Returns why the GPUs at `indices` do not have `more` bytes for the claim; empty if they have."""
+        # Most claims ask for no more memory, and examining the queue for each of them would be slow.
         if all(size <= 0 for size in more):
             return ""
         walk = Walk()
@@ -278,7 +286,10 @@ class Allocator:
         return ""
 
     def _like(self, mine: Iterable[Allocation], slots: Iterable[Slot]) -> tuple[Allocation, ...] | None:
-        """Returns the same memory on GPUs of the same model, a different GPU for each; None if they do not fit."""
+        """Returns allocations of the same sizes on other GPUs of the same models, a different GPU for each.
+
+        Returns None if the GPUs in `slots` do not have enough free memory.
+        """
         free, found = list(slots), []
         for each in mine:
             fits = [
@@ -300,17 +311,17 @@ class Allocator:
         return None if entry is None else entry.allocations
 
     def message(self, uid: str) -> str:
-        """Returns why the request waits, as of now; empty if it does not."""
+        """Returns why the request waits now; empty if it does not wait."""
         request = self._waiting.get(uid)
         if request is None:
             return ""
         mine = self._queues[request.pool].group_of(uid)
         walk, refusals = self._refusals(request.pool)
-        # It has none if it only waits for `settle`.
+        # A request that only waits for `settle` has no reason.
         return next((self._sentence(refused, request, walk) for group, refused in refusals if group is mine), "")
 
     def capacity(self, pool: str) -> Capacity:
-        """Returns a pool's total, allocated and free amounts; zero for an unknown pool."""
+        """Returns a pool's total, allocated and free amounts. They are zero for an unknown pool."""
         inventory = self._inventories.get(pool) or Inventory.of(pool, ())
         total, allocated, free = [0, 0], [0, 0], [0, 0]
         for slot in inventory.slots:
@@ -329,7 +340,10 @@ class Allocator:
         )
 
     def _place_all(self, walked: dict[str, _Walked | None]) -> Iterator[Placed]:
-        """Places requests of all unsettled pools. `walked` maps each to its last walk, or None if outdated."""
+        """Places requests of all unsettled pools.
+
+        Stores each pool's last walk in `walked`, or None if a later placement has made the walk outdated.
+        """
         while self._unsettled:
             pool = min(self._unsettled)
             self._unsettled.remove(pool)
@@ -341,7 +355,7 @@ class Allocator:
                 if isinstance(outcome, _Refused):
                     refusals.append((group, outcome))
                     continue
-                # Groups refused before may get another answer now.
+                # Groups that were refused earlier may get another answer now.
                 walked[pool] = None
                 self._end_wait(request.uid)
                 self._put(request, outcome.allocations)
@@ -349,7 +363,7 @@ class Allocator:
                 yield outcome
 
     def _refusals(self, pool: str) -> _Walked:
-        """Makes the same walk without a change."""
+        """Examines a pool's queue like `_place_all`, but places nothing. Returns the walk and the refused groups."""
         walk, refusals = Walk(), []
         for request, group in self._queues.get(pool, Queue()).heads():
             outcome = self._try(request, group, walk)
@@ -397,7 +411,8 @@ class Allocator:
         if (candidates.mask & ~kept).bit_count() >= request.ask.count:
             chosen = self._chosen(inventory, candidates, request, kept)
         if chosen is None:
-            # A request that not even the empty pool could serve while GPUs are out of service must not stop the others.
+            # The request reserves GPUs only if the GPUs in service could serve it: else it would stop others for
+            # nothing.
             if candidates.open >= request.ask.count:
                 self._keep(inventory, request, group, candidates.mask, walk)
             return _Refused(Reason.WAITING_FOR_CAPACITY, mask=candidates.mask)
@@ -407,7 +422,7 @@ class Allocator:
         return Placed(request, allocations)
 
     def _try_again(self, inventory: Inventory, request: Request, group: Group, walk: Walk) -> Placed | _Refused:
-        """Places the request on the GPUs that it had: its programs are there, and wait."""
+        """Places a suspended claim's request on the GPUs that the claim had: its paused programs are there."""
         indices = inventory.slots_at(request.again)
         if len(indices) < len(request.again):
             there = {inventory.slots[index].gpu.uuid for index in indices}
@@ -434,12 +449,12 @@ class Allocator:
         return Placed(request, allocations)
 
     def _kept_from(self, request: Request, group: Group, walk: Walk) -> int:
-        """Returns the GPUs that are kept for requests before this one."""
+        """Returns the GPUs that are reserved for requests before this one, as bits."""
         return walk.kept_from(request.namespace) if reservations.heeds(group.stage) else 0
 
     def _keep(self, inventory: Inventory, request: Request, group: Group, mask: int, walk: Walk) -> None:
-        """Keeps the GPUs that a group waits for from the groups behind it, as far as it reserves them at this time."""
-        # A request that waits for its own GPUs again does not wait for claims of its own namespace.
+        """Reserves the GPUs in `mask` for the group if the group has waited for the right time: see `reservations`."""
+        # A suspended claim waits for its own GPUs, and not for other claims of its namespace.
         holds = not request.again and self._rooms_of(inventory).held(request.namespace, self._ledger) & mask != 0
         if reservations.reserves(group.stage, holds=holds):
             walk.keep(group, mask, within="")
@@ -447,9 +462,9 @@ class Allocator:
             walk.keep(group, mask, within=request.namespace)
 
     def _chosen(self, inventory: Inventory, candidates: Candidates, request: Request, kept: int) -> list[int] | None:
-        """Returns the GPUs that the request gets; None if there are not enough."""
+        """Returns the indices of the GPUs that the request gets; None if there are not enough GPUs."""
         if request.ask.count == 1 and request.placement is Placement.PACK and not inventory.divides_time:
-            # The common case: the tightest GPU, which `choose` would take too, as slots are in its order.
+            # A fast path for the common case. The tightest GPU is also the choice of `choose`.
             tightest = self._rooms_of(inventory).tightest(candidates, kept)
             return [tightest[1]] if tightest else None
         room = self._room(inventory, candidates, request, kept)
@@ -458,14 +473,14 @@ class Allocator:
         return None if chosen is None else sorted(fit.slot for fit in chosen)
 
     def _room(self, inventory: Inventory, candidates: Candidates, request: Request, kept: int) -> list[tuple[int, int]]:
-        """Returns the GPUs with room for the request, not kept for another: bytes that would be left, and index."""
+        """Returns the GPUs that have room for the request and are not in `kept`: bytes left over, and index."""
         room = self._rooms_of(inventory).fitting(candidates, kept)
         if not inventory.divides_time:
             return list(room)
         return [each for each in room if self._has_time(inventory, request, inventory.slots[each[1]])]
 
     def _over_quota(self, request: Request, milli: int) -> str:
-        """Returns a sentence about the ResourceQuota that forbids so many thousandths more; empty if none does."""
+        """Returns a message about the ResourceQuota that does not allow `milli` more; empty if all allow them."""
         quotas = self._quotas.get(request.namespace)
         if not quotas:
             return ""
@@ -479,7 +494,7 @@ class Allocator:
         return ""
 
     def _sentence(self, refused: _Refused, request: Request, walk: Walk) -> str:
-        """Returns the message for a request whose group is refused."""
+        """Returns the message for a request of a refused group."""
         if refused.said:
             return refused.said
         inventory, ahead = self._inventories[request.pool], walk.ahead(refused.mask, request)
@@ -511,17 +526,17 @@ class Allocator:
         return "; ".join([said, *([candidates.closed] if candidates.closed else []), *([queue] if ahead else [])])
 
     def _unsettle(self, request: Request) -> None:
-        """Marks the pool of a request whose allocations changed as unsettled; with a quota, every pool."""
+        """Marks the request's pool as unsettled after a change of allocations. With a quota it marks every pool."""
         self._unsettled.add(request.pool)
         self._unsettle_namespace(request.namespace)
 
     def _unsettle_namespace(self, namespace: str) -> None:
-        """Marks every pool as unsettled if the namespace has a quota, which may affect its requests anywhere."""
+        """Marks every pool as unsettled if the namespace has a quota: a quota counts the shares of all pools."""
         if self._quotas.get(namespace):
             self._unsettled.update(self._queues)
 
     def _end_wait(self, uid: str) -> Request | None:
-        """Ends the request's wait for good; one that is only submitted again keeps waiting."""
+        """Removes a waiting request, and forgets since when it waits. Returns the request, or None."""
         self._waits.end(uid)
         return self._forget_waiting(uid)
 
@@ -556,13 +571,13 @@ def _allocation(slot: Slot, ask: Ask) -> Allocation:
 
 
 def _used_milli(gpu: GpuStatus, used: int) -> int:
-    """Returns the thousandths of a GPU that are not free: a share fits whenever as many thousandths are free."""
+    """Returns the used thousandths of a GPU, rounded up: a share of as many thousandths as are free always fits."""
     free = max(0, gpu.shareable - used)
     return MILLI_PER_GPU - free * MILLI_PER_GPU // gpu.shareable if gpu.shareable else MILLI_PER_GPU
 
 
 def _amount(milli: int, memory: int) -> Amount:
-    """Returns an amount for people, in whole MiB; the exact bytes are in the appliances."""
+    """Builds an amount with memory rounded down to whole MiB. `ApplianceStatus` has the exact bytes."""
     return Amount(milli, memory >> 20 << 20)
 
 

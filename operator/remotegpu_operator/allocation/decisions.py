@@ -10,7 +10,7 @@ from remotegpu.api.quantities import Ask
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A claim as the allocator sees it."""
+    """The parts of a claim that the allocator needs."""
 
     uid: str
     namespace: str
@@ -21,22 +21,22 @@ class Request:
     placement: Placement = Placement.PACK
     priority: int = 0
     created: str = ""
-    # Served only by an appliance with an environment.
+    # True if only an appliance with an environment for offload may serve the request.
     offload: bool = False
     suspendable: bool = False
-    # The only appliance that may serve it, if it names one.
+    # The only appliance that may serve the request; empty for any.
     appliance: str = ""
-    # Appliances and GPUs that it had a part of, and must get again.
+    # The appliances and GPUs that a suspended claim must get again; empty for other claims.
     again: tuple[tuple[str, str], ...] = ()
 
     @property
     def turn(self) -> tuple[int, str, str, str, str]:
-        """The order of waiting claims. Creation times are whole seconds; within one, names decide."""
+        """The sort key of waiting requests: priority, creation time, name. Creation times are whole seconds."""
         return (-self.priority, self.created, self.namespace, self.name, self.uid)
 
 
 def request_of(claim: GPUClaim, classes: Mapping[str, int] = MappingProxyType({})) -> Request:
-    """Builds the request of a claim. `classes` maps each PriorityClass to its value."""
+    """Builds the request of a claim. `classes` has the value of each PriorityClass by name."""
     named = claim.spec.priority_class
     return Request(
         uid=claim.uid,
@@ -59,7 +59,7 @@ def request_of(claim: GPUClaim, classes: Mapping[str, int] = MappingProxyType({}
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The request has its GPUs; the bytes are what the appliances are to enforce."""
+    """The decision that the request gets these GPUs. The appliances enforce the bytes of each allocation."""
 
     request: Request
     allocations: tuple[Allocation, ...]
@@ -67,7 +67,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The decision that the request has no GPUs, with the reason for programs and for people."""
+    """The decision that the request must wait. `reason` is for programs, `message` for people."""
 
     request: Request
     reason: Reason

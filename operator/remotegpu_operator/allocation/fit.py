@@ -8,7 +8,7 @@ from remotegpu.api.claims import Placement
 
 
 class Fit(NamedTuple):
-    """A GPU with room for the request, and the bytes that would be left free on it. Ordered: the tightest is first."""
+    """A GPU with room for the request. `left` are the bytes that stay free. Fits sort by `left`, the tightest first."""
 
     left: int
     appliance: str
@@ -16,7 +16,7 @@ class Fit(NamedTuple):
 
 
 def choose(fits: Iterable[Fit], count: int, placement: Placement) -> list[Fit] | None:
-    """Chooses `count` different GPUs; None if there are not so many."""
+    """Chooses `count` different GPUs. Returns None if there are fewer."""
     ordered = sorted(fits)
     if len(ordered) < count:
         return None
@@ -24,7 +24,7 @@ def choose(fits: Iterable[Fit], count: int, placement: Placement) -> list[Fit] |
 
 
 def _pack(ordered: list[Fit], count: int) -> list[Fit]:
-    """Chooses the fewest appliances, and among equal choices the one with the least memory left over."""
+    """Chooses GPUs on as few appliances as possible, and among equal choices those with the least memory left over."""
     groups: dict[str, list[Fit]] = {}
     for fit in ordered:
         groups.setdefault(fit.appliance, []).append(fit)
@@ -40,7 +40,10 @@ def _pack(ordered: list[Fit], count: int) -> list[Fit]:
 
 
 def _spread(ordered: list[Fit], count: int) -> list[Fit]:
-    """Chooses as many appliances as possible, the emptiest GPUs, and of those the ones with the emptiest neighbours."""
+    """Chooses GPUs on as many appliances as possible, then those with the most memory left over.
+
+    Of GPUs with equal memory the ones on the appliance with the most free memory come first.
+    """
     total: Counter[str] = Counter()
     for fit in ordered:
         total[fit.appliance] += fit.left

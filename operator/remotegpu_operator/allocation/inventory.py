@@ -1,4 +1,4 @@
-"""The GPUs of a pool as the allocator needs them, and the ones that could ever serve a request."""
+"""The GPUs of a pool, and the search for the GPUs that could serve a request."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,15 +10,17 @@ from remotegpu.api.pools import NO_ROOM_FOR_SESSIONS, AppliancePhase, ApplianceS
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_bytes
 from remotegpu_operator.allocation.decisions import Request
 
-# GPUs of one model differ by some percent with and without error correction; a fraction may differ as much.
+# The largest ratio of memory sizes for which a fraction has a meaning. GPUs of one model differ by some percent with
+# and without error correction.
 _SAME_MEMORY: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One GPU. `closed` says why it takes nothing new, `broken` why a claim suspended on it cannot continue.
+    """One GPU of a pool.
 
-    Both are empty if nothing is in the way.
+    `closed` is the reason why the GPU takes no new claims; `broken` the reason why a claim that is suspended on the GPU
+    cannot continue. Both are empty if there is no such reason.
     """
 
     appliance: str
@@ -26,22 +28,23 @@ class Slot:
     gpu: GpuStatus
     closed: str
     broken: str
-    # Its appliance has an environment for offload.
+    # True if the GPU's appliance has an environment for offload.
     offload: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The GPUs that a request fits while they are empty, also as the bits of `mask`; if none, why it fits none."""
+    """The GPUs that could serve a request if they were empty. If there are none, `reason` and `message` say why."""
 
+    # Indices of the GPUs, and the same as bits of `mask`.
     slots: tuple[int, ...] = ()
-    # The same GPUs with the bytes that the request takes of each: whole kinds of GPUs, or single ones.
+    # The same GPUs as (bytes that the request takes, kind of GPU) or as (bytes, index).
     kinds: tuple[tuple[int, int], ...] = ()
     singles: tuple[tuple[int, int], ...] = ()
     mask: int = 0
-    open: int = 0  # number of them in service
-    closed: str = ""  # why others are not
-    charge: int = 0  # thousandths of a GPU that a quota is charged at least
+    open: int = 0  # the number of GPUs in service
+    closed: str = ""  # why the other GPUs are not in service
+    charge: int = 0  # the least that a quota is charged, in thousandths of a GPU
     reason: Reason = Reason.WAITING_FOR_CAPACITY
     message: str = ""
 
@@ -52,11 +55,11 @@ class Inventory:
     appliances: tuple[ApplianceStatus, ...]
     slots: tuple[Slot, ...]
     divides_time: bool = False
-    namespaces: frozenset[str] = frozenset()  # allowed to use it; none named: all
-    # Kinds of GPUs, which serve the same requests, as bits; and the kind of each GPU.
+    namespaces: frozenset[str] = frozenset()  # may use the pool; empty: all namespaces
+    # GPUs of one kind serve the same requests. The GPUs of each kind, as bits; and the kind of each GPU.
     kinds: tuple[int, ...] = field(default=(), compare=False, repr=False)
     kind_of: tuple[int, ...] = field(default=(), compare=False, repr=False)
-    # A cache: claims come in few shapes, and an inventory never changes.
+    # Caches. An inventory never changes, and most claims have one of a few shapes.
     _known: dict[tuple[str, Ask, bool, str], Candidates] = field(default_factory=dict, compare=False, repr=False)
     _at: dict[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
 
@@ -147,7 +150,7 @@ class Inventory:
         )
 
     def _too_few(self, request: Request, matching: list[GpuStatus]) -> tuple[Reason, str]:
-        """Returns the reason, and a sentence, that the GPUs of the request's model could not serve it even if empty."""
+        """Returns the reason and a message why the GPUs of the request's model could not serve it even if empty."""
         ask, pool, of_model = request.ask, self.pool, f" of model {request.model}" if request.model else ""
         if not matching:
             models = ", ".join(sorted({slot.gpu.model for slot in self.slots}))
@@ -174,7 +177,7 @@ class Inventory:
         )
 
     def slots_at(self, places: Iterable[tuple[str, str]]) -> list[int]:
-        """Returns the indices of these appliances' GPUs; skips those that the pool does not have."""
+        """Returns the indices of GPUs that are given as (appliance, GPU). Skips GPUs that the pool does not have."""
         return [self._at[place] for place in places if place in self._at]
 
     def bytes_of(self, ask: Ask, slot: int) -> int:
@@ -188,7 +191,10 @@ class Inventory:
 
 
 def bits(count: int, indices: Iterable[int]) -> int:
-    """Returns a number of `count` bits with these set. Made at once: each step of a sum would copy it."""
+    """Returns a number with the bits at `indices` set. All indices are below `count`.
+
+    It builds the bytes first, because setting bits one by one would copy the number each time.
+    """
     octets = bytearray(count // 8 + 1)
     for index in indices:
         octets[index >> 3] |= 1 << (index & 7)
@@ -196,12 +202,12 @@ def bits(count: int, indices: Iterable[int]) -> int:
 
 
 def charge(ask: Ask, gpu: GpuStatus) -> int:
-    """Returns the thousandths of this GPU that a quota is charged: those asked for, or as many as hold the memory."""
+    """Returns the thousandths of this GPU that a quota is charged. A request for memory is rounded up."""
     return -(-ask.memory_bytes * MILLI_PER_GPU // gpu.shareable) if ask.memory_bytes else ask.milli_per_gpu
 
 
 def mixed_memory(gpus: Iterable[GpuStatus]) -> str:
-    """Returns why fractions have no meaning on GPUs of different memory; empty if sizes are alike."""
+    """Returns a message if the GPUs' memory differs too much for fractions to have a meaning; empty otherwise."""
     sizes = sorted({gpu.memory for gpu in gpus})
     if not sizes or sizes[-1] <= sizes[0] * _SAME_MEMORY:
         return ""
@@ -209,7 +215,7 @@ def mixed_memory(gpus: Iterable[GpuStatus]) -> str:
 
 
 def some(texts: Iterable[str], most: int = 3) -> str:
-    """Joins texts for a sentence, cut to a length that a person reads."""
+    """Joins the first `most` texts with commas, and adds the number of the rest."""
     listed = list(texts)
     rest = len(listed) - most
     return ", ".join(listed[:most]) + (f" and {rest} more" if rest > 0 else "")

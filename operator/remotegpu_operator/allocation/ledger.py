@@ -1,4 +1,4 @@
-"""The ledger of allocations: sums over all claims that have their GPUs."""
+"""The ledger: the allocations of all claims, and sums over them by GPU and namespace."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class Ledger:
         self._bytes: Counter[tuple[str, str]] = Counter()
         self._milli: Counter[str] = Counter()
         self._on: dict[tuple[str, str], dict[str, Entry]] = {}
-        # By namespace: for each GPU, how many allocations of its claims have memory.
+        # By namespace: the number of allocations with memory on each GPU.
         self._gpus: dict[str, Counter[tuple[str, str]]] = {}
 
     def copy(self) -> "Ledger":
@@ -47,7 +47,7 @@ class Ledger:
         self._add(entry, 1)
 
     def take(self, uid: str) -> Entry | None:
-        """Removes the entry and returns it."""
+        """Removes a claim's entry and returns it; None if there is none."""
         entry = self._entries.pop(uid, None)
         if entry is not None:
             self._add(entry, -1)
@@ -57,16 +57,16 @@ class Ledger:
         return self._entries.get(uid)
 
     def memory(self, appliance: str, gpu: str) -> int:
-        """Returns the bytes of the GPU that claims hold."""
+        """Returns the bytes of the GPU that are allocated to claims."""
         return self._bytes[appliance, gpu]
 
     def memory_of_others(self, uid: str, appliance: str, gpu: str) -> int:
-        """Returns the bytes of the GPU that claims other than `uid` hold."""
+        """Returns the bytes of the GPU that are allocated to claims other than `uid`."""
         own = self._entries.get(uid)
         return self.memory(appliance, gpu) - (own.memory_on(appliance, gpu) if own else 0)
 
     def on(self, appliance: str, gpu: str) -> list[Entry]:
-        """Returns the entries that hold memory of the GPU."""
+        """Returns the entries with memory of the GPU."""
         return [each for each in self._on.get((appliance, gpu), {}).values() if each.memory_on(appliance, gpu)]
 
     def guaranteed_to_others(self, uid: str, appliance: str, gpu: GpuStatus) -> int:
@@ -77,15 +77,15 @@ class Ledger:
         )
 
     def gpus_of(self, namespace: str) -> list[tuple[str, str]]:
-        """Returns the GPUs, with their appliances, of which claims of the namespace hold memory."""
+        """Returns the GPUs on which claims of the namespace have memory, as (appliance, GPU)."""
         return list(self._gpus.get(namespace, ()))
 
     def has_some(self, namespace: str, gpu: tuple[str, str]) -> bool:
-        """Whether claims of the namespace hold memory of the GPU."""
+        """Whether claims of the namespace have memory of the GPU, given as (appliance, GPU)."""
         return gpu in self._gpus.get(namespace, ())
 
     def milli(self, namespace: str) -> int:
-        """Returns the thousandths of GPUs that the namespace's claims hold."""
+        """Returns the sum of the namespace's allocations, in thousandths of a GPU."""
         return self._milli[namespace]
 
     def _add(self, entry: Entry, sign: int) -> None:

@@ -1,4 +1,4 @@
-"""The queue of a pool, in groups of requests that get the same answer: only the first of each group is examined."""
+"""The queue of a pool. Requests with equal needs form a group, and only the first request of each group is examined."""
 
 import heapq
 from bisect import bisect_left, insort
@@ -19,17 +19,17 @@ def turn_of(request: Request) -> Turn:
 
 @dataclass(slots=True)
 class Group:
-    """Requests of one namespace that ask for the same, and whose waits the rules treat alike."""
+    """Waiting requests of one namespace that ask for the same and are at the same stage of their wait."""
 
-    stage: float  # their stage in `Waits`
-    members: list[Request] = field(default_factory=list)  # in their order
-    # Why they wait; all members but `untold` have had this reason.
+    stage: float  # the stage of the requests' wait, from `Waits`
+    members: list[Request] = field(default_factory=list)  # in the order in which they are served
+    # The reason of the wait. It has been reported for all members except those in `untold`.
     reason: Reason | None = None
     untold: dict[str, Request] = field(default_factory=dict)
     _known: tuple[Inventory, Candidates] | None = None
 
     def candidates(self, inventory: Inventory) -> Candidates:
-        """Returns the GPUs that the group's requests fit while these are empty."""
+        """Returns the GPUs that could serve each of the group's requests if they were empty."""
         if self._known is None or self._known[0] is not inventory:
             self._known = inventory, inventory.candidates(self.members[0])
         return self._known[1]
@@ -38,11 +38,11 @@ class Group:
         return Group(self.stage, list(self.members), self.reason, dict(self.untold))
 
     def before(self, turn: Turn) -> int:
-        """Returns how many of them are served before that turn."""
+        """Returns the number of members that are served before `turn`."""
         return bisect_left(self.members, turn, key=turn_of)
 
     def tell(self, reason: Reason) -> list[Request]:
-        """Sets the group's reason; returns the members that have not had it yet."""
+        """Sets the group's reason, and returns the members for which it has not been reported yet."""
         told = list(self.members) if reason is not self.reason else list(self.untold.values())
         self.reason = reason
         self.untold.clear()
@@ -87,9 +87,9 @@ class Queue:
         return heapq.merge(*(group.members for group in self._groups.values()), key=turn_of)
 
     def heads(self) -> Iterator[tuple[Request, Group]]:
-        """Yields the first of each group, in the order in which they are served.
+        """Yields the first request of each group with the group, in the order in which they are served.
 
-        If the caller removes that request from its group, the group's next one is yielded when its turn comes.
+        If the caller removes the request from the group, the iterator later yields the group's next request.
         """
         heap = [(group.members[0].turn, number, group) for number, group in enumerate(self._groups.values())]
         heapq.heapify(heap)
@@ -103,16 +103,16 @@ class Queue:
 
 
 class Walk:
-    """One walk through a queue: the GPUs kept for groups that came before."""
+    """The reservations during one walk through a queue: the GPUs that are kept for the groups passed so far."""
 
     def __init__(self) -> None:
-        # Kept from all other requests, and kept within a namespace.
+        # GPUs, as bits, that are kept from all later requests; and those kept only from requests of a namespace.
         self.kept = 0
         self._kept_within: Counter[str] = Counter()
         self._keeps: list[tuple[Group, int, str]] = []
 
     def keep(self, group: Group, mask: int, within: str) -> None:
-        """Keeps GPUs for each of a group. `within`: only from others of this namespace; empty: from all."""
+        """Keeps the GPUs in `mask` for a group, from later requests of namespace `within`; from all if it is empty."""
         if within:
             self._kept_within[within] |= mask
         else:
@@ -123,7 +123,7 @@ class Walk:
         return self.kept | self._kept_within[namespace]
 
     def ahead(self, mask: int, request: Request) -> int:
-        """Returns how many requests before this one keep some of these GPUs from it."""
+        """Returns the number of earlier requests for which some of the GPUs in `mask` are kept from `request`."""
         whose = ("", request.namespace)
         keeping = (group for group, kept, within in self._keeps if kept & mask and within in whose)
         return sum(group.before(request.turn) for group in keeping)

@@ -1,4 +1,4 @@
-"""The free memory of each GPU of a pool, in order of size: bisection finds the tightest GPU that fits."""
+"""The free memory of each GPU of a pool, sorted by size. A bisection finds the tightest GPU that fits."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
@@ -10,12 +10,12 @@ _Place = tuple[str, str]  # appliance, GPU
 
 
 class Rooms:
-    """Free memory in bytes, -1 for a closed GPU. Callers that change the ledger keep it up to date with `note`."""
+    """The free memory of each GPU in bytes; -1 for a closed GPU. Callers call `note` when the ledger has changed."""
 
     def __init__(self, inventory: Inventory, ledger: Ledger) -> None:
         self._inventory = inventory
         self.free = [free_bytes(slot, ledger) for slot in inventory.slots]
-        # For each kind of GPU: free bytes and index of each that takes claims, in this order.
+        # For each kind of GPU the sorted pairs (free bytes, index) of the GPUs that take claims.
         self._orders: list[list[tuple[int, int]]] = [[] for _ in inventory.kinds]
         for index, kind in enumerate(inventory.kind_of):
             if not inventory.slots[index].closed:
@@ -31,7 +31,7 @@ class Rooms:
         return made
 
     def note(self, namespace: str, places: Iterable[_Place], ledger: Ledger) -> None:
-        """Updates these GPUs after the ledger changed for claims of a namespace."""
+        """Updates the GPUs at `places` after a change of a namespace's entries in the ledger."""
         for place in places:
             for index in self._inventory.slots_at((place,)):
                 left = free_bytes(self._inventory.slots[index], ledger)
@@ -46,13 +46,13 @@ class Rooms:
                     self._held[namespace] = has | bit if ledger.has_some(namespace, place) else has
 
     def held(self, namespace: str, ledger: Ledger) -> int:
-        """Returns the GPUs of which the namespace holds memory, as bits."""
+        """Returns the GPUs on which claims of the namespace have memory, as bits."""
         if (mask := self._held.get(namespace)) is None:
             mask = self._held[namespace] = self._inventory.mask_of(self._inventory.slots_at(ledger.gpus_of(namespace)))
         return mask
 
     def fitting(self, candidates: Candidates, kept: int) -> Iterator[tuple[int, int]]:
-        """Yields the GPUs with room for a request that are not `kept`: bytes that would be left, and index."""
+        """Yields the GPUs that have room for a request and are not in `kept`: bytes left over, and index."""
         for size, kind in candidates.kinds:
             yield from self._of_kind(size, kind, kept)
         for size, index in candidates.singles:
@@ -60,14 +60,14 @@ class Rooms:
                 yield self.free[index] - size, index
 
     def tightest(self, candidates: Candidates, kept: int) -> tuple[int, int] | None:
-        """Returns the least of `fitting`; None if there is none."""
+        """Returns the GPU of `fitting` with the fewest bytes left over; None if no GPU fits."""
         if candidates.singles:
             return min(self.fitting(candidates, kept), default=None)
         firsts = (next(self._of_kind(size, kind, kept), None) for size, kind in candidates.kinds)
         return min((first for first in firsts if first is not None), default=None)
 
     def _of_kind(self, size: int, kind: int, kept: int) -> Iterator[tuple[int, int]]:
-        """Yields the same for one kind, in order."""
+        """Yields the same as `fitting` for one kind of GPU, the fewest bytes left over first."""
         if not self._inventory.kinds[kind] & ~kept:
             return
         order = self._orders[kind]
@@ -77,13 +77,13 @@ class Rooms:
                 yield left - size, index
 
     def count(self, candidates: Candidates) -> int:
-        """Returns how many GPUs have room for a request."""
+        """Returns the number of GPUs with room for a request."""
         orders = ((self._orders[kind], size) for size, kind in candidates.kinds)
         of_kinds = sum(len(order) - bisect_left(order, (size,)) for order, size in orders)
         return of_kinds + sum(self.free[index] >= size for size, index in candidates.singles)
 
     def emptiest(self, candidates: Candidates) -> int:
-        """Returns the index of the GPU with the most free memory, the first of several."""
+        """Returns the index of the GPU with the most free memory; of several the lowest index."""
         best = [(-self.free[index], index) for _, index in candidates.singles]
         for _, kind in candidates.kinds:
             if order := self._orders[kind]:
@@ -93,5 +93,5 @@ class Rooms:
 
 
 def free_bytes(slot: Slot, ledger: Ledger) -> int:
-    """Returns the bytes of a GPU that no claim holds; -1 if it takes nothing new."""
+    """Returns the bytes of a GPU that are not allocated; -1 if the GPU takes no new claims."""
     return -1 if slot.closed else slot.gpu.shareable - ledger.memory(slot.appliance, slot.gpu.uuid)

@@ -1,4 +1,4 @@
-"""Chooses claims that give their shares to waiting claims of higher priority. Pure."""
+"""Chooses the claims to suspend for waiting claims of higher priority. All functions are pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from remotegpu_operator.allocation.ledger import Entry, Ledger
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """A GPU that would have room for the request without these claims. By cost, few and unimportant ones are first."""
+    """A GPU that would have room for the request without `claims`. Few claims of low priority have the lowest cost."""
 
     claims: tuple[Entry, ...]
     slot: int
@@ -23,10 +23,10 @@ class _Option:
 def victims(
     inventory: Inventory, ledger: Ledger, waiting: Iterable[Request], before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the claims that shall be suspended, each with the uid of the waiting one that gets its share.
+    """Returns the uids of the claims to suspend, each with the uid of the waiting request that gets the share.
 
-    `waiting` is in the order in which requests are served. `before` has the last choice, which stays if it still
-    serves.
+    `waiting` is in the order in which requests are served. `before` is the last result: its claims are preferred, so
+    that the choice stays the same while it is sufficient.
     """
     chosen: dict[str, str] = {}
     for request in waiting:
@@ -56,7 +56,7 @@ def _options(
 
 def _slots(inventory: Inventory, request: Request) -> list[int]:
     if request.again:
-        # A suspended claim continues also where nothing new begins.
+        # A suspended claim may continue on a GPU that takes no new claims.
         return [index for index in inventory.slots_at(request.again) if not inventory.slots[index].broken]
     return [index for index in inventory.candidates(request).slots if not inventory.slots[index].closed]
 
@@ -66,6 +66,6 @@ def _gives_way(request: Request, to: Request) -> bool:
 
 
 def _order(entry: Entry, before: Mapping[str, str]) -> tuple[bool, int, tuple[int, ...]]:
-    """Returns the order of giving way: claims chosen already, then the least important, then the youngest."""
+    """Returns the sort key of claims to suspend: the last choice first, then low priority, then the youngest."""
     request = entry.request
     return (request.uid not in before, request.priority, tuple(-ord(letter) for letter in request.created))

@@ -1,4 +1,4 @@
-"""Tracks how long each request has waited, and the effect on its reservations."""
+"""Tracks how long each request has waited, and so whether the request reserves GPUs."""
 
 import datetime
 import heapq
@@ -9,12 +9,12 @@ from remotegpu_operator.allocation.decisions import Request
 
 
 class Waits:
-    """Waiting times. Times are seconds since 1970, and never go back."""
+    """The waiting times of requests. All times are in seconds since 1970, and never go back."""
 
     def __init__(self) -> None:
         self._now = 0.0
         self._since: dict[str, float] = {}
-        # When an answer about a request changes next. Some entries are of requests that have ended.
+        # A heap of (time of the next change of stage, uid). Some entries belong to requests that no longer wait.
         self._due: list[tuple[float, str]] = []
 
     def copy(self) -> "Waits":
@@ -24,13 +24,13 @@ class Waits:
 
     @property
     def next_change(self) -> float:
-        """The time at which one of the answers changes next."""
+        """The time at which a request enters its next stage; infinity if there is none."""
         while self._due and not self._is_due(*self._due[0]):
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else math.inf
 
     def set_time(self, now: float) -> list[str]:
-        """Sets the time; returns the uids of the requests about which an answer has changed."""
+        """Sets the time, and returns the uids of the requests that have entered another stage."""
         self._now = max(self._now, now)
         changed = []
         while self.next_change <= self._now:
@@ -40,7 +40,10 @@ class Waits:
         return changed
 
     def begin(self, request: Request) -> None:
-        """Starts a wait: from the creation, or from now if the request had GPUs before. A known wait continues."""
+        """Starts a request's wait, unless it has begun already.
+
+        The wait counts from the claim's creation, or from now if the claim had GPUs before.
+        """
         if request.uid not in self._since:
             self._since[request.uid] = self._now if request.again else self._created(request)
             self._expect_change(request.uid)
@@ -49,7 +52,7 @@ class Waits:
         self._since.pop(uid, None)
 
     def stage(self, uid: str) -> float:
-        """Returns the stage of a request's wait, on which all answers about it depend."""
+        """Returns the stage of a request's wait: see `reservations.stage`."""
         return reservations.stage(self._since[uid], self._now)
 
     def _is_due(self, when: float, uid: str) -> bool:

@@ -1,6 +1,6 @@
-"""Appliances as the operator knows them: their reports, and certificates and tokens for mutual authentication.
+"""Communication with appliances: their reports, and the certificates and tokens for mutual authentication.
 
-`inventory` asks each appliance for its report. `authority` keeps certificates in Secrets and changes them as
-`certificates` decides (pure); `tokens` are the operator's own. Called by pools, claims and the dashboard. It makes no
-appliance: `builders` builds the objects, and pools write them.
+`inventory` polls each appliance for its report. `authority` stores certificates in Secrets; `certificates` (pure)
+decides when to change them. `tokens` has the tokens that the operator sends. Pools, claims and the dashboard use this
+package. It creates no appliances: `builders` builds their objects, and pools write them.
 """

@@ -1,4 +1,4 @@
-"""The certificate authority and the certificates it signs, kept in Secrets of the operator's namespace."""
+"""The certificate authority and the certificates that it signs, stored in Secrets of the operator's namespace."""
 
 import base64
 import datetime
@@ -28,7 +28,11 @@ def now_utc() -> datetime.datetime:
 
 
 class CertificateAuthority:
-    """Keeps the authority. `given` names a Secret with an authority of another provider, cert-manager for example."""
+    """Loads, creates and renews the certificate authority and the webhook's certificate.
+
+    `given` is the name of a Secret with an authority from another provider such as cert-manager; empty for none.
+    Changing `generation` replaces an authority of our own.
+    """
 
     def __init__(self, api: Api, namespace: str, *, generation: str, given: str, clock: Clock = now_utc) -> None:
         self._api = api
@@ -45,7 +49,7 @@ class CertificateAuthority:
 
     @property
     def certificates(self) -> dict[str, str]:
-        """Certificates by the Secret's name: the authority's and the webhook's."""
+        """The authority's and the webhook's certificates, by the name of the Secret."""
         found = {
             CA_SECRET: self._authority.signer.certificate if self._authority else "",
             WEBHOOK_SECRET: self._webhook,
@@ -53,9 +57,11 @@ class CertificateAuthority:
         return {name: certificate for name, certificate in found.items() if certificate}
 
     async def refresh(self, leaves: list[str]) -> None:
-        """Reads or makes the authority, takes a due step of a change, and keeps the webhook's certificate.
+        """Loads or creates the authority, and takes a step of its rotation if one is due.
 
-        `leaves` are the certificates of appliances. If it fails, the state from before still counts.
+        Also renews the webhook's certificate if needed. `leaves` are the certificates of appliances. After an exception
+        the previous authority stays in use. Raises AuthorityError if the Secret `given` is incomplete, and the errors
+        of `Api`.
         """
         now = self._clock()
         stored = await self._get(CA_SECRET)
@@ -79,7 +85,7 @@ class CertificateAuthority:
         await self._keep_webhook()
 
     def leaf(self, present: Object | None, name: str) -> Pair | None:
-        """Returns a new certificate for the server of that name if the present Secret's will not do, else None."""
+        """Returns a new certificate for server `name`, or None if the certificate in Secret `present` is still good."""
         return self._leaf(present, (name,))
 
     def _leaf(self, present: Object | None, names: tuple[str, ...]) -> Pair | None:
@@ -154,7 +160,7 @@ class CertificateAuthority:
 
 
 class AuthorityError(Exception):
-    """One sentence: the Secret and what it lacks."""
+    """The Secret with another provider's authority is incomplete. The message names the Secret and the missing keys."""
 
 
 def certificate_of(secret: Object) -> str:
@@ -179,7 +185,7 @@ def _written(authority: Authority) -> dict[str, str]:
         "next.key": authority.next.key if authority.next else "",
         "next-generation": authority.next_generation,
         "previous.crt": authority.previous,
-        # For the clients that check our certificates.
+        # For clients, which check our certificates against it.
         "bundle.crt": authority.bundle,
     }
 

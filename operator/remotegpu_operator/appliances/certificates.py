@@ -1,10 +1,10 @@
-"""Keys and certificates, and when to change them. No I/O and no clock: `now` is always given.
+"""Creates keys and certificates, and decides when to change them. No I/O and no clock: callers pass `now`.
 
-A certificate authority is changed in overlapping steps, because verifiers learn of a new authority later than servers
-could get new certificates:
-1. the new authority is in the bundle everywhere, the old one still signs (`OVERLAP` long);
-2. the new one signs, and every leaf is renewed; the old one stays in the bundle;
-3. `OVERLAP` after the last leaf of the old one was replaced, it leaves the bundle.
+A certificate authority is rotated in overlapping steps, because verifiers get a new bundle later than servers could get
+new certificates:
+1. The new authority is added to the bundle. The old authority still signs, for the time `OVERLAP`.
+2. The new authority signs, and every leaf is renewed. The old authority stays in the bundle.
+3. The old authority is removed from the bundle, `OVERLAP` after its last leaf was replaced.
 """
 
 import datetime
@@ -19,15 +19,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_LIFETIME: Final = datetime.timedelta(days=365)
 LEAF_LIFETIME: Final = datetime.timedelta(days=90)
-# Kubelet shows a changed annotation in a running pod's file within about a minute and a half.
+# Longer than a kubelet needs to update a file from a pod's annotation: about a minute and a half.
 OVERLAP: Final = datetime.timedelta(minutes=10)
-# A clock of another machine may be behind.
+# Certificates are valid from earlier than now, because the clock of another machine may be slow.
 _BACKDATED: Final = datetime.timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its key, both PEM."""
+    """A certificate and its private key, both as PEM."""
 
     certificate: str
     key: str
@@ -38,27 +38,27 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The authorities: the one that signs, the next one, and the one before."""
+    """The state of a rotation: the authority that signs, the next one and the previous one."""
 
     signer: Pair
     generation: str
-    # When the present step began; the next step waits for it.
+    # The start of the present step.
     since: datetime.datetime
     next: Pair | None = None
     next_generation: str = ""
-    # A certificate alone: leaves that it signed are still trusted, and it signs nothing more.
+    # The previous authority's certificate without its key: its leaves are still trusted, and it signs nothing more.
     previous: str = ""
 
     @property
     def bundle(self) -> str:
-        """Every certificate to be trusted, the signer's first."""
+        """All certificates that verifiers trust, as PEM, the signer's first."""
         found = [self.signer.certificate, self.next.certificate if self.next else "", self.previous]
         return "".join(f"{text.strip()}\n" for text in found if text)
 
 
 def new_authority(now: datetime.datetime) -> Pair:
     key = ec.generate_private_key(ec.SECP256R1())
-    # The names of two authorities differ, so that a chain is never built with the wrong one.
+    # Two authorities have different names, so that no verifier builds a chain with the wrong authority.
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"remotegpu CA {now:%Y-%m-%dT%H:%M:%SZ}")])
     certificate = (
         _builder(name, name, key.public_key(), now, AUTHORITY_LIFETIME)
@@ -70,12 +70,12 @@ def new_authority(now: datetime.datetime) -> Pair:
 
 
 def new_leaf(signer: Pair, names: tuple[str, ...], now: datetime.datetime) -> Pair:
-    """Issues a certificate for a server that is called by one of these names."""
+    """Issues a certificate for a server with these DNS names or IP addresses."""
     key = ec.generate_private_key(ec.SECP256R1())
     authority = signer.parsed()
     signing = serialization.load_pem_private_key(signer.key.encode(), password=None)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
-    # No leaf outlives its authority.
+    # A leaf does not outlive its authority.
     lifetime = min(LEAF_LIFETIME, authority.not_valid_after_utc - now)
     certificate = (
         _builder(name, authority.subject, key.public_key(), now, lifetime)
@@ -84,13 +84,13 @@ def new_leaf(signer: Pair, names: tuple[str, ...], now: datetime.datetime) -> Pa
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([_name(each) for each in names]), critical=False)
         .add_extension(_authority_key(authority), critical=False)
-        .sign(signing, hashes.SHA256())  # type: ignore[arg-type]  # an authority of RSA signs as well
+        .sign(signing, hashes.SHA256())  # type: ignore[arg-type]  # an RSA key works, too
     )
     return _pair(certificate, key)
 
 
 def leaf_is_good(leaf: str, signer: Pair, names: tuple[str, ...], now: datetime.datetime) -> bool:
-    """Whether the leaf is signed by the present signer, for these names, and not in the last third of its life."""
+    """Whether the leaf is signed by `signer`, has exactly these names, and is not in the last third of its lifetime."""
     try:
         certificate = x509.load_pem_x509_certificate(leaf.encode())
         certificate.verify_directly_issued_by(signer.parsed())
@@ -101,7 +101,7 @@ def leaf_is_good(leaf: str, signer: Pair, names: tuple[str, ...], now: datetime.
 
 
 def expiry(certificate: str) -> datetime.datetime | None:
-    """Returns when the certificate ends; None if the text is no certificate."""
+    """Returns the time at which the certificate expires; None if the text is not a certificate."""
     try:
         return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
     except ValueError:
@@ -125,7 +125,11 @@ def advance(
     leaves: list[str],
     given: Pair | None = None,
 ) -> Authority:
-    """Returns the authority as it should be now: at most one step further. `given` comes from another provider."""
+    """Returns the authority after at most one step of a rotation that is due.
+
+    A rotation begins when `generation` changes or when the signer is old. With `given`, an authority from another
+    provider, a rotation begins when `given` changes. `leaves` are all issued certificates as PEM.
+    """
     over = now - authority.since >= OVERLAP
     if authority.previous:
         if any(signed_by(leaf, authority.previous) for leaf in leaves):

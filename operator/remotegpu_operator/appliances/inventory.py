@@ -1,4 +1,4 @@
-"""Asks the appliances every two seconds for their own reports: GPUs, environments, leases and sessions."""
+"""Polls each appliance every two seconds for its report: GPUs, environments, leases and sessions."""
 
 import asyncio
 import contextlib
@@ -20,26 +20,26 @@ from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 from remotegpu_operator.appliances.tokens import NoTokenError, Tokens
 
 INTERVAL_SECONDS: Final = 2.0
-# Three missing answers.
+# The time of three missing answers.
 LOST_SECONDS: Final = 6.0
 _THREADS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One incarnation of an appliance: a restarted one is another target, even at the old address."""
+    """One run of an appliance. After a restart the appliance is another target, even at the same address."""
 
     name: str
     incarnation: str
     address: str
-    audience: str  # the audience of the token that it accepts
+    audience: str  # the audience of the token that the appliance accepts
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """An appliance's report on a claim that is to be suspended, or is."""
+    """An appliance's report on a claim that is being suspended or is suspended."""
 
-    kept: Mapping[str, int] = field(default_factory=dict)  # by GPU: bytes that the driver still has; empty if it runs
+    kept: Mapping[str, int] = field(default_factory=dict)  # bytes that the driver keeps, by GPU; empty while it runs
     problem: str = ""
 
 
@@ -48,26 +48,29 @@ class Report:
     gpus: tuple[GpuStatus, ...]
     environments: tuple[EnvironmentStatus, ...]
     draining: bool
-    # Why it opens no session; empty if it does.
+    # Why the appliance opens no session; empty if it opens sessions.
     full: str = ""
-    # By the uid of the claim.
+    # By the claim's uid.
     suspended: Mapping[str, Suspended] = field(default_factory=dict)
-    # Memory of the claims' leases: bytes by claim and GPU.
+    # The leases' memory in bytes, by the claim's uid and GPU.
     sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    # Claims with a session.
+    # The uids of claims with a session.
     in_use: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
 class Contact:
-    """The last answer of an appliance, and when it was asked for; `problem` is why there is none since."""
+    """The last report of an appliance and the time of its request. `problem` is why there is no later report.
+
+    `tried` is set after the first attempt.
+    """
 
     target: Target
     since: float
     tried: asyncio.Event = field(default_factory=asyncio.Event)
     report: Report | None = None
     problem: str = ""
-    # The appliance existed when this process began to lead, and may have answered the previous leader.
+    # True if the appliance existed when this process became the leader: it may have answered the previous leader.
     inherited: bool = False
 
     def fresh(self) -> bool:
@@ -75,11 +78,14 @@ class Contact:
 
 
 class Inventory:
-    """Asks each target in a thread: the gRPC client is the command line's, which blocks."""
+    """Polls each target in a thread, because the gRPC client blocks. Also moves leases between appliances.
+
+    `changed` is set when a report has changed.
+    """
 
     def __init__(self, tokens: Tokens, changed: asyncio.Event) -> None:
         self._tokens = tokens
-        # By appliance: the last token that it was shown.
+        # By appliance: the last token that was sent to it.
         self._shown: dict[str, str] = {}
         self._changed = changed
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="inventory")
@@ -89,7 +95,7 @@ class Inventory:
         self._moving: set[ApplianceClient] = set()
         self._contacts: dict[str, Contact] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # gRPC and Python's TLS read the authority from a file. It is in memory, so that a full disk does no harm.
+        # gRPC and Python's TLS read the authority from a file. The file is in memory, so a full disk does no harm.
         self._ca_file = os.memfd_create("ca.crt")
         self._ca = Path(f"/proc/self/fd/{self._ca_file}")
         self._bundle = ""
@@ -116,9 +122,9 @@ class Inventory:
         return self._contacts.get(name)
 
     async def move(self, claim: GPUClaim, source: str, target: str) -> str:
-        """Moves a claim's lease from one appliance to another. Returns "" if it is there, else why it is not.
+        """Moves a claim's lease from one appliance to another. Returns "" on success, or why the move failed.
 
-        An earlier operator process may have begun the move, and the move continues when this process ends.
+        A move that an earlier operator process began is completed. If this process ends, the move continues.
         """
         return await asyncio.get_running_loop().run_in_executor(self._movers, self._move, claim, source, target)
 
@@ -136,7 +142,7 @@ class Inventory:
                         self._carry(source, there, claim.lease_id)
                         return ""
             except (ApplianceError, OSError, KeyError) as error:
-                # The move may still have happened: the target knows.
+                # The move may have succeeded despite the error: the next loop asks the target.
                 problem = str(error)
             self._closed.wait(INTERVAL_SECONDS)
         return problem or f"Unreachable: {target} has no address"
@@ -155,7 +161,7 @@ class Inventory:
         return self._client(self._contacts[name].target, self._shown[name])
 
     async def all_tried(self, seconds: float) -> None:
-        """Waits until every target was asked once, at most for so many seconds."""
+        """Waits until every target has been polled once, for at most `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 for contact in list(self._contacts.values()):
@@ -191,7 +197,7 @@ class Inventory:
                     report = await loop.run_in_executor(self._threads, _ask, client)
                     contact.report, contact.problem, contact.since = report, "", asked
                 except ApplianceError as error:
-                    # The client's sentence for a failed connection is for a person at the command line.
+                    # The client's message about a failed connection is for users of the command line.
                     silent = error.failure is Failure.UNAVAILABLE
                     contact.problem = f"nothing answers at {contact.target.address}" if silent else str(error)
                 except NoTokenError as error:
@@ -210,7 +216,7 @@ class Inventory:
 
 
 def _has(reply: pb.InventoryReply, uid: str) -> bool | None:
-    """Returns whether the claim's lease is still arriving there; None if there is no lease."""
+    """Returns whether the claim's lease is still arriving at the appliance; None if the appliance has no such lease."""
     return next((lease.arriving for lease in reply.leases if lease.claim_uid == uid), None)
 
 

@@ -1,4 +1,4 @@
-"""The operator's tokens for appliances: of its own service account, one for each appliance."""
+"""The tokens that the operator sends to appliances: tokens of its service account, one for each appliance."""
 
 import asyncio
 import random
@@ -13,9 +13,9 @@ from remotegpu_operator.cluster.kube import Api, ApiError, Resource, Unanswered
 SERVICE_ACCOUNTS: Final = Resource("v1", "serviceaccounts", "ServiceAccount")
 ACCOUNT: Final = "remotegpu-operator"
 _SECONDS: Final = 3600
-# Renewed long before its end, and not for all appliances at once.
+# The age at which a token is renewed: a random time, so that not all appliances' tokens are renewed at once.
 _FRESH_SECONDS: Final = (1800.0, 2700.0)
-# Between two requests for one audience.
+# The shortest time between two requests for one audience.
 _PAUSE_SECONDS: Final = 5.0
 
 
@@ -25,14 +25,14 @@ class NoTokenError(Exception):
 
 class Tokens(Protocol):
     async def token(self, audience: str) -> str:
-        """Returns the token for this audience. Raises NoTokenError."""
+        """Returns a valid token for this audience. Raises NoTokenError if there is none."""
 
     def keep(self, audiences: Iterable[str]) -> None:
-        """Forgets the tokens of all other audiences."""
+        """Forgets the tokens for all audiences except these."""
 
 
 class FileToken:
-    """One token for all appliances, from a file that another program renews. For an operator outside a cluster."""
+    """One token for all appliances, in a file that another program renews. An operator outside a cluster uses it."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -45,20 +45,21 @@ class FileToken:
             raise NoTokenError(f"the token {self._file} cannot be read: {error.strerror}") from None
 
     def keep(self, audiences: Iterable[str]) -> None:
-        """Does nothing: there is one token for all."""
+        """Does nothing: one token serves all audiences."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
     token: str
-    until: float  # when it is renewed
-    ends: float
+    until: float  # the time of its renewal
+    ends: float  # the time at which it expires
 
 
 class OwnTokens:
-    """Tokens that the API server makes (TokenRequest), kept until they are due.
+    """Tokens that the API server issues (TokenRequest), cached until their renewal.
 
-    `pod` is name and uid of the operator's own pod, with which the tokens end. None: they end by time alone.
+    `pod` is the name and uid of the operator's pod: the tokens become invalid when the pod is deleted. With None they
+    are valid until they expire.
     """
 
     def __init__(self, api: Api, namespace: str, pod: tuple[str, str] | None) -> None:
@@ -71,7 +72,7 @@ class OwnTokens:
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def token(self, audience: str) -> str:
-        """Returns the present token while a new one is requested; waits only if there is no valid one."""
+        """Returns the present token, even while a new one is requested. Waits only if there is no valid token."""
         made, now = self._made.get(audience), time.monotonic()
         is_due = made is None or now >= made.until
         may_ask = now - self._tried.get(audience, -_PAUSE_SECONDS) >= _PAUSE_SECONDS

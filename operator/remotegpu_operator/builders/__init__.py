@@ -1,7 +1,7 @@
-"""Builders: manifests, statuses and annotations, made from the state of a pool or claim.
+"""Builders: pure functions that build manifests, statuses and annotations from the state of a pool or claim.
 
-`appliances` and `pools` build the objects of a pool; `claims`, `moves`, `resizes` and `suspension` are about a claim's
-status, `pods` about a pod's annotations. `landing`, `leaving` and `replacement` decide when a step is due. Called by
-pools, claims and usage; the dashboard describes states with them. Pure: no I/O and no Kubernetes client. Of the
-operator they import only `allocation`.
+`appliances` and `pools` build the objects of a pool. `claims`, `moves`, `resizes` and `suspension` build the status of
+a claim, and `pods` the annotations of a pod. `landing`, `leaving` and `replacement` decide when a step is due. Pools,
+claims, usage and the dashboard call the builders. They have no I/O and no Kubernetes client, and import nothing of the
+operator but `allocation`.
 """

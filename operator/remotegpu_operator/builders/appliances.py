@@ -1,4 +1,4 @@
-"""Builds one appliance: the node it is for, its StatefulSet and its certificate's Secret."""
+"""Plans the appliances of a pool, and builds the StatefulSet and the certificate's Secret of each appliance."""
 
 import base64
 import hashlib
@@ -32,10 +32,10 @@ Object = dict[str, Any]
 
 CUDA_RESOURCE: Final = "nvidia.com/gpu"
 TLS_DIRECTORY: Final = "/etc/remotegpu/tls"
-# Sessions that are alive at SIGTERM may finish; kubelet kills afterwards.
+# The time that running sessions have after SIGTERM, before the kubelet kills the appliance.
 DRAIN_SECONDS: Final = 25
 GRACE_SECONDS: Final = DRAIN_SECONDS + 10
-# On the StatefulSet, so that the operator knows the node of an appliance that no pool selects any more.
+# An annotation of the StatefulSet with the node's name. The operator reads it when no pool selects the node any more.
 NODE_ANNOTATION: Final = f"{STATUS_PREFIX}node"
 _USER: Final = 65532
 # Measured on 2026-11-25 on the software GPU: 60 MiB idle, and 6 MiB for a session in addition to its GPU memory.
@@ -58,22 +58,22 @@ class Installation:
     namespace: str
     image: str
     image_pull_policy: str
-    # Labels of other namespaces whose pods may read metrics; none: no other namespace.
+    # Labels of other namespaces whose pods may read metrics; empty: no other namespace.
     metrics_from: Mapping[str, str] = field(default_factory=dict)
-    # Whether appliances may reach only `api_servers` and the DNS, as far as those are known.
+    # Whether a network policy lets appliances reach only the API server, the DNS and each other.
     close_egress: bool = False
     api_servers: tuple[ApiAddress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An appliance that shall exist."""
+    """An appliance that should exist."""
 
     name: str
     pool: GPUPool
     node: str
     gpus: int
-    memory_limit: int | None = None  # bytes, where the pool says nothing
+    memory_limit: int | None = None  # in bytes; None if the pool sets the limit, or if it is unknown
 
 
 def appliance_name(pool: GPUPool, node: str) -> str:
@@ -82,7 +82,7 @@ def appliance_name(pool: GPUPool, node: str) -> str:
 
 
 def plans(pool: GPUPool, nodes: list[Object]) -> list[Plan]:
-    """Returns one appliance for every node that the pool selects, whose taints it tolerates, and which has GPUs."""
+    """Returns one appliance for every node with GPUs that the pool selects and whose taints the pool tolerates."""
     chosen = (node for node in nodes if _selected(pool, node) and _tolerated(pool, node))
     found = [(node["metadata"]["name"], _gpus(pool, node), node) for node in chosen]
     return [
@@ -93,7 +93,7 @@ def plans(pool: GPUPool, nodes: list[Object]) -> list[Plan]:
 
 
 def labels(pool: str, appliance: str = "") -> dict[str, str]:
-    """Returns the labels of an appliance's objects; without its name, of the objects that a pool's appliances share."""
+    """Returns the labels of an appliance's objects. Without `appliance`, those of objects that a whole pool shares."""
     return {
         NAME_LABEL: "remotegpu",
         COMPONENT_LABEL: _COMPONENT,
@@ -137,7 +137,7 @@ def tls_secret(plan: Plan, namespace: str, certificate: str, key: str) -> Object
 
 
 def stateful_set(plan: Plan, installation: Installation) -> Object:
-    """Builds the StatefulSet. OnDelete: the operator replaces the pod when no claim is on it."""
+    """Builds the StatefulSet. Its strategy is OnDelete: the operator deletes an outdated pod when no claim uses it."""
     pool = plan.pool
     own = labels(pool.name, plan.name)
     # The selector cannot be changed later, so it has only the labels that identify the pod.
@@ -172,7 +172,7 @@ def _pod_spec(plan: Plan, installation: Installation) -> Object:
     spec = plan.pool.spec
     pod: Object = {
         "serviceAccountName": "remotegpu-appliance",
-        # It reads claims and has tokens reviewed.
+        # The appliance reads claims and requests TokenReviews.
         "automountServiceAccountToken": True,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "affinity": {"nodeAffinity": _on_node(plan.node)},
@@ -209,7 +209,8 @@ def _container(plan: Plan, installation: Installation) -> Object:
     if spec.backend is Backend.CUDA:
         resources["limits"] = resources.get("limits", {}) | {CUDA_RESOURCE: str(plan.gpus)}
     if spec.local_sockets:
-        # The device plugin mounts the folder: a pod that names a folder of its node does not comply with `restricted`.
+        # The device plugin mounts the folder. A hostPath in the pod would violate the Pod Security Standard
+        # `restricted`.
         resources["limits"] = resources.get("limits", {}) | {LOCAL_SOCKETS: "1"}
     return {
         "name": "appliance",
@@ -222,7 +223,7 @@ def _container(plan: Plan, installation: Installation) -> Object:
             {"name": "http", "containerPort": HTTP_PORT},
         ],
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 2, "timeoutSeconds": 2},
-        # A session on every core must not make the appliance look dead.
+        # Generous limits: the probe must not fail while sessions use every core.
         "livenessProbe": {
             "httpGet": {"path": "/healthz", "port": "http"},
             "periodSeconds": 10,
@@ -287,7 +288,10 @@ def _arguments(plan: Plan, installation: Installation) -> list[str]:
 
 
 def _on_node(node: str) -> Object:
-    """Pins the pod to the node by name, as DaemonSets do: labels may be wrong, `nodeName` bypasses the scheduler."""
+    """Builds the affinity that pins the pod to the node by name, as for the pods of a DaemonSet.
+
+    A node's labels may be wrong, and `nodeName` would bypass the scheduler.
+    """
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
 
@@ -298,7 +302,7 @@ def _selected(pool: GPUPool, node: Object) -> bool:
 
 
 def _tolerated(pool: GPUPool, node: Object) -> bool:
-    """Whether the pool tolerates the node's taints, except those of Kubernetes itself, which follow its health."""
+    """Whether the pool tolerates the node's taints. Kubernetes' own taints, about the node's health, do not count."""
     taints = (node.get("spec") or {}).get("taints") or []
     return all(
         taint["key"].startswith("node.kubernetes.io/")

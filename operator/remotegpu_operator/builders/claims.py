@@ -1,6 +1,6 @@
-"""Builds a claim's status when a share is decided, when appliances come and go, or when its pod never starts.
+"""Builds a claim's status after a decision about its share, a change of an appliance, or the end of its start deadline.
 
-Pure: all input is given, the new status is returned.
+All functions are pure: they take the claim and return its new status. `now` is the time as in Kubernetes objects.
 """
 
 import datetime
@@ -36,7 +36,7 @@ def waiting(claim: GPUClaim, decision: Waiting, now: str) -> ClaimStatus:
 
 
 def suspended(claim: GPUClaim, why: Why, kept: Mapping[tuple[str, str], int], now: str) -> ClaimStatus:
-    """Returns the status of a suspended claim: it holds only the memory that the driver keeps, by appliance and GPU."""
+    """Returns the status of a suspended claim. `kept`: the bytes that the driver still has, by appliance and GPU."""
     allocations = tuple(
         replace(each, memory=kept[each.appliance, each.gpu], milli=0) for each in claim.status.allocations
     )
@@ -51,7 +51,10 @@ def stays_suspended(claim: GPUClaim, status: ClaimStatus, why: Why, now: str) ->
 
 
 def suspending(claim: GPUClaim, why: Why, problem: str, now: str) -> ClaimStatus:
-    """Returns the status of a claim that shall be suspended, and has its share until then."""
+    """Returns the status of a claim that is to be suspended and still has its share.
+
+    `problem` is why the suspension failed; empty while it is in progress.
+    """
     reason = Reason.NOT_SUSPENDED if problem else Reason.SUSPENDING
     message = problem[:MOST_WHY] or f"its kernels end and its memory is copied, then others have it: {why.message}"
     if (claim.status.reason, claim.status.message) == (reason, message):
@@ -60,20 +63,23 @@ def suspending(claim: GPUClaim, why: Why, problem: str, now: str) -> ClaimStatus
 
 
 def resuming(claim: GPUClaim, decision: Waiting, now: str) -> ClaimStatus:
-    """Returns the status of a claim that asks for its share again; after it gave way that stays its reason."""
+    """Returns the status of a suspended claim that waits for its share again.
+
+    The reason stays FOR_PRIORITY if the claim was suspended for a claim of higher priority.
+    """
     gave_way = claim.status.reason is Reason.FOR_PRIORITY
     reason = claim.status.reason if gave_way else decision.reason
     return with_reason(claim, claim.status, Phase.SUSPENDED, reason, decision.message, now)
 
 
 def displaced(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
-    """Returns the status of a claim whose GPUs serve it no more: it waits for others."""
+    """Returns the status of a claim that has lost its GPUs because of `why` and waits for other GPUs."""
     message = f"{why}: it waits for others"
     return with_reason(claim, _empty(claim.status), Phase.PENDING, Reason.WAITING_FOR_CAPACITY, message, now)
 
 
 def unhealthy(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> str:
-    """Returns the GPUs of the claim that failed and why; empty if none did."""
+    """Returns a message about the claim's failed GPUs and the reasons; empty if all are healthy."""
     allocations = {(each.appliance, each.gpu): each.node for each in claim.status.allocations}
     failed = [
         f"{gpu.uuid} of {name} on node {node} is not healthy ({gpu.message})"
@@ -95,9 +101,10 @@ def expired(claim: GPUClaim, deadline: int, now: str) -> ClaimStatus:
 def observed(
     claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: str, *, suspending: bool = False
 ) -> ClaimStatus:
-    """Returns the status that follows from the appliances: Lost while one is away, Allocated while all are there.
+    """Returns the status that follows from the appliances: Lost while one does not answer, else Allocated.
 
-    With a GPU that failed it stays Allocated and is not Ready: some failures let running programs go on.
+    With a failed GPU the claim stays Allocated but is not Ready: after some failures running programs can continue.
+    `suspending` is true if the claim is to be suspended.
     """
     status = claim.status
     away = [each for each in status.allocations if not serves(appliances.get(each.appliance), each.gpu)]
@@ -117,19 +124,19 @@ def observed(
 
 
 def _well_again(claim: GPUClaim, suspending: bool) -> str:
-    """Returns the problem that has ended, for a claim that has all it needs; empty if there was none."""
+    """Returns a message about the problem that has ended; empty if there was no problem."""
     if claim.status.phase is Phase.LOST:
         return "the appliance is back with the same GPU"
     if claim.status.reason is Reason.GPU_UNHEALTHY:
         return "the GPU is healthy again"
     if claim.status.reason is Reason.NOT_SEEN:
-        return "it has its share"  # the reason is a later release's, and unknown here
+        return "it has its share"  # a later release wrote a reason that this release does not know
     was = claim.status.reason in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
     return "it is not to be suspended any more" if was and not suspending else ""
 
 
 def held_back(claim: GPUClaim, status: ClaimStatus, why: str, now: str) -> ClaimStatus:
-    """Returns the status of a claim with a share whose pod must wait because of `why`; an empty `why` ends the wait."""
+    """Sets the reason NO_DEVICE_PLUGIN while `why` holds back the claim's pod, and clears it when `why` is empty."""
     if status.phase is not Phase.ALLOCATED:
         return status
     if why and status.reason is not Reason.NO_DEVICE_PLUGIN:
@@ -141,7 +148,7 @@ def held_back(claim: GPUClaim, status: ClaimStatus, why: str, now: str) -> Claim
 
 
 def gone_for_good(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> bool:
-    """Whether an appliance of the claim is in no pool any more, or came back without the GPU."""
+    """Whether an appliance of the claim no longer belongs to a pool, or serves again without the claim's GPU."""
     for each in claim.status.allocations:
         appliance = appliances.get(each.appliance)
         if appliance is None:
@@ -152,7 +159,7 @@ def gone_for_good(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) ->
 
 
 def with_consumers(status: ClaimStatus, pods: Sequence[PodReference]) -> ClaimStatus:
-    """Returns the status with the pods that may use the share, oldest first; none while there is no share."""
+    """Returns the status with `pods` as consumers, in the order in which they were added; none without a share."""
     wanted = list(pods) if status.phase in HOLDING else []
     kept = [pod for pod in status.consumers if pod in wanted]
     consumers = tuple(kept + [pod for pod in wanted if pod not in kept])
@@ -160,7 +167,7 @@ def with_consumers(status: ClaimStatus, pods: Sequence[PodReference]) -> ClaimSt
 
 
 def allocated_since(claim: GPUClaim) -> datetime.datetime | None:
-    """Returns when the claim got its present share; None if it has none."""
+    """Returns the time at which the claim got its present share; None if it has none."""
     for condition in claim.status.conditions:
         if condition.type == ALLOCATED_CONDITION and condition.status == "True":
             return datetime.datetime.fromisoformat(condition.last_transition_time)
@@ -168,13 +175,13 @@ def allocated_since(claim: GPUClaim) -> datetime.datetime | None:
 
 
 def endpoints(allocations: Sequence[Allocation], appliances: Mapping[str, ApplianceStatus]) -> tuple[Endpoint, ...]:
-    """Returns one endpoint for every appliance, in the order of the devices."""
+    """Returns one endpoint for each appliance, in the order of the allocations."""
     names = dict.fromkeys(each.appliance for each in allocations)
     return tuple(Endpoint(name, appliances[name].address, server_name(name)) for name in names if name in appliances)
 
 
 def appliances_of(claim: GPUClaim) -> list[str]:
-    """Returns the claim's appliances in the order of the devices, each once."""
+    """Returns the names of the claim's appliances without duplicates, in the order of the allocations."""
     return list(dict.fromkeys(each.appliance for each in claim.status.allocations))
 
 
@@ -187,15 +194,15 @@ def serves(appliance: ApplianceStatus | None, gpu: str) -> bool:
     )
 
 
-# The API server takes 1,024 characters of a message.
+# The longest text in a message. The API server accepts messages of 1,024 characters.
 MOST_WHY: Final = 900
 ALLOCATED_CONDITION: Final = "Allocated"
 READY_CONDITION: Final = "Ready"
-# A draining appliance accepts nothing new and keeps what it has.
+# The phases in which an appliance serves its claims. A draining appliance accepts no new claims.
 _SERVING: Final = frozenset({AppliancePhase.READY, AppliancePhase.DRAINING})
 
 
-# A claim that moves pauses for a moment, and continues.
+# The reasons with which a claim is Ready. A move only pauses the claim's programs.
 _USABLE: Final = frozenset({Reason.ALLOCATED, Reason.MOVING, Reason.NOT_MOVED, Reason.RESIZING, Reason.NOT_RESIZED})
 
 

@@ -1,7 +1,7 @@
-"""Finds the nodes that a pod may land on by its spec, and those that would turn it away.
+"""Finds the nodes on which a pod may be scheduled by its spec, and those whose kubelet would reject the pod.
 
-The kubelet rejects a pod for good when the device plugin is away at that moment (`UnexpectedAdmissionError`), and the
-scheduler learns of it up to ten seconds late. So a pod is held back while such a node is among those it may land on.
+A kubelet without a running device plugin rejects a pod permanently (`UnexpectedAdmissionError`). The scheduler sees up
+to ten seconds later that the plugin has stopped. So a pod is held back while it may be scheduled on such a node.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -18,7 +18,11 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node for landing. `known`: its kubelet has or had our resource; `offers`: the scheduler may place a pod."""
+    """The parts of a node that matter for scheduling a pod.
+
+    `known`: the kubelet has or had our resource. `offers`: the resource is allocatable, so the scheduler may choose the
+    node.
+    """
 
     name: str
     labels: dict[str, str]
@@ -41,7 +45,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """The nodes that have a pod of the device plugin, and those where such a pod is ready and stays."""
+    """The names of the nodes with a pod of the device plugin, and of those whose pod is ready and not being deleted."""
 
     placed: frozenset[str]
     serving: frozenset[str]
@@ -59,7 +63,7 @@ def _serves(plugin: Object) -> bool:
 
 
 def asked_of_node(pod: Object) -> Object:
-    """Returns the parts of a pod that matter here: thousands of pods share them."""
+    """Returns the parts of a pod's spec that select nodes. Thousands of pods may have the same parts."""
     spec = pod["spec"]
     affinity = {"nodeAffinity": (spec.get("affinity") or {}).get("nodeAffinity")}
     return {
@@ -72,7 +76,7 @@ def asked_of_node(pod: Object) -> Object:
 
 
 def why_held_back(pod: Object, nodes: Collection[Node], plugins: Plugins) -> str:
-    """Returns why the pod's gate must stay; empty if it need not."""
+    """Returns why the pod's scheduling gate must stay; empty if the gate may be removed."""
     unserved = (node for node in nodes if node.offers and node.name not in plugins.serving)
     if turning_away := [node.name for node in unserved if may_land(pod, node)]:
         which = "node" if len(turning_away) == 1 else "nodes"
@@ -89,11 +93,11 @@ def why_held_back(pod: Object, nodes: Collection[Node], plugins: Plugins) -> str
             f"no node that the pod may land on offers remotegpu/milli: the device plugin of {some(lacking)} does not "
             "serve yet; see the pods with the label app.kubernetes.io/component=deviceplugin"
         )
-    return ""  # No node was meant to have it: the scheduler says what is missing.
+    return ""  # No suitable node has the device plugin: the scheduler reports what is missing.
 
 
 def may_land(pod: Object, node: Node) -> bool:
-    """Whether the pod may land on the node by selector, required affinity and taints; all else changes too often."""
+    """Whether selector, required affinity and taints allow the pod on the node. Other conditions change too often."""
     spec = pod["spec"]
     if any(node.labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False

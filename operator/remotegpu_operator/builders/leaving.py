@@ -1,7 +1,7 @@
-"""Decides when a deleted pod gives its share back: when it has ended, or when no kubelet is left to report its end.
+"""Decides when a deleted pod loses its share: when the pod has ended, or when no kubelet can report its end.
 
-Pure. Between SIGTERM and its end a pod completes requests and writes a checkpoint, so it needs its GPU, as it does any
-other device of Kubernetes.
+All functions are pure. A pod may complete requests or write a checkpoint between SIGTERM and its end. So it keeps its
+GPU until its end, as it keeps any other device of Kubernetes.
 """
 
 import datetime
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 Object = dict[str, Any]
 
-# The API server accepts the token of a deleted pod for as long after its `deletionTimestamp`.
+# The API server accepts a deleted pod's token for this long after the pod's `deletionTimestamp`.
 MARGIN: Final = datetime.timedelta(seconds=60)
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 
@@ -19,7 +19,7 @@ _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 class Machine(Enum):
-    """State of a pod's node. A node that is not ready is THERE: its containers may run."""
+    """The state of a pod's node. A node that is not ready counts as THERE, because its containers may still run."""
 
     THERE = "there"
     GONE = "gone"
@@ -28,7 +28,10 @@ class Machine(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Whether a pod needs its share no more, and why; `until`: its latest end, if it is being deleted."""
+    """Whether a pod no longer needs its share (`over`), and `why`.
+
+    `until` is the latest end of a pod that is being deleted and still needs its share.
+    """
 
     over: bool
     why: str = ""
@@ -36,9 +39,9 @@ class Standing:
 
 
 def standing(pod: Object, machine: Machine, now: datetime.datetime) -> Standing:
-    """Decides for a pod. `machine` is the state of the node that the pod is bound to, if it is bound to one."""
+    """Decides whether a pod still needs its share. `machine` is the state of the pod's node, if it has one."""
     if pod.get("status", {}).get("phase") in _ENDED:
-        return Standing(True, "its pod has ended")  # whatever finalizers still hold the object
+        return Standing(True, "its pod has ended")  # even if finalizers keep the object
     if not being_deleted(pod):
         return Standing(False)
     if why := _why_nobody_says(pod, machine, now):
@@ -47,7 +50,7 @@ def standing(pod: Object, machine: Machine, now: datetime.datetime) -> Standing:
 
 
 def _why_nobody_says(pod: Object, machine: Machine, now: datetime.datetime) -> str:
-    """Returns why no kubelet will report the end of a pod that is being deleted; empty if its kubelet will."""
+    """Returns why no kubelet will report the end of a pod that is being deleted; empty if a kubelet may report it."""
     name = node_name(pod)
     if not name:
         return "was never bound to a node"
@@ -70,12 +73,15 @@ def node_name(pod: Object) -> str:
 
 
 def latest_end(pod: Object) -> datetime.datetime:
-    """Returns when a pod that is being deleted loses its share. `deletionTimestamp` includes the grace period."""
+    """Returns the latest time at which a pod that is being deleted loses its share.
+
+    `deletionTimestamp` already includes the grace period.
+    """
     return datetime.datetime.fromisoformat(pod["metadata"]["deletionTimestamp"]) + MARGIN
 
 
 def machine_of(node: Object | None) -> Machine:
-    """Returns the state of a node. `node` is the API server's object; None if there is none."""
+    """Returns the state of a node from its object; `node` is None if the API server has no such node."""
     if node is None:
         return Machine.GONE
     taints = (node.get("spec") or {}).get("taints") or ()

@@ -1,4 +1,4 @@
-"""The memory limit of an appliance's container, if its pool sets none."""
+"""Computes the memory limit of an appliance's container if its pool sets none."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -10,12 +10,12 @@ from remotegpu.api.quantities import QuantityError, parse_quantity
 
 Object = dict[str, Any]
 
-# A node's allocatable memory moves a little with its kubelet's settings; no pod shall be replaced for that.
+# Limits are rounded down to this step. Else a small change of a node's allocatable memory would replace the pod.
 _STEP: Final = 256 << 20
 
 
 def allocatable_bytes(node: Object) -> int | None:
-    """Returns the memory that pods on this node may have; None if the node does not say."""
+    """Returns the bytes of memory that pods on this node may use; None if the node does not report them."""
     try:
         return int(parse_quantity(((node.get("status") or {}).get("allocatable") or {})["memory"]))
     except (KeyError, TypeError, QuantityError):
@@ -27,10 +27,10 @@ def has_own_limit(pool: GPUPool) -> bool:
 
 
 def memory_limit(pool: GPUPool, node: Object, gpus: int) -> int | None:
-    """Returns three quarters of the node's allocatable memory, or the need of the pool's budgets if that is more.
+    """Returns three quarters of the node's allocatable memory in bytes, or more if the pool's budgets need more.
 
-    The appliance ends a process that holds too much before this limit, and the rest of the node is for others. None:
-    the pool has a limit, or the node does not say what is allocatable.
+    The appliance kills a process that uses too much memory before the container reaches this limit. The rest of the
+    node is for other pods. Returns None if the pool sets a limit, or if the node does not report allocatable memory.
     """
     allocatable = allocatable_bytes(node)
     if has_own_limit(pool) or allocatable is None:
@@ -43,7 +43,7 @@ def memory_limit(pool: GPUPool, node: Object, gpus: int) -> int | None:
 
 
 def limited(pool: GPUPool, limits: Mapping[str, int | None], now: str) -> Condition:
-    """Returns the condition that all appliances' memory is limited. `limits`: of each node with an appliance."""
+    """Builds the condition MemoryLimited of a pool. `limits` has the limit in bytes, or None, of each node by name."""
     unknown = () if has_own_limit(pool) else sorted(node for node, limit in limits.items() if limit is None)
     if unknown:
         return Condition("MemoryLimited", "False", "AllocatableUnknown", _unknown(unknown), now, pool.generation)

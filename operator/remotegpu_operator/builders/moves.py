@@ -1,4 +1,4 @@
-"""Decides which part of a claim moves to another appliance, and builds the claim's status meanwhile. Pure."""
+"""Pure functions that decide which allocations of a claim move, and build the claim's status during a move."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,9 +9,9 @@ from remotegpu_operator.builders import claims as statuses
 
 
 def source(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> str:
-    """Returns the appliance that the claim is to leave; empty if it is to stay.
+    """Returns the name of the appliance that the claim must leave; empty if the claim stays.
 
-    A claim that names its appliance goes there; a movable one leaves an appliance that takes nothing new.
+    A claim with `spec.appliance` moves to that appliance. A movable claim leaves a draining appliance.
     """
     names = statuses.appliances_of(claim)
     if claim.spec.appliance:
@@ -23,7 +23,7 @@ def source(claim: GPUClaim, appliances: Mapping[str, ApplianceStatus]) -> str:
 
 
 def refusal(claim: GPUClaim) -> str:
-    """Returns why the claim cannot move to any appliance; empty if nothing is against it."""
+    """Returns why the claim cannot move to any appliance; empty if it can."""
     if claim.spec.mode is Mode.OFFLOAD:
         return "Offload: a claim of mode offload does not move; it goes when its pods end"
     if claim.spec.appliance and len(statuses.appliances_of(claim)) > 1:
@@ -32,14 +32,17 @@ def refusal(claim: GPUClaim) -> str:
 
 
 def moving(claim: GPUClaim, source: str, to: tuple[Allocation, ...], now: str) -> ClaimStatus:
-    """Returns the status of a claim that keeps its share at the source until its programs have moved."""
+    """Returns the status of a claim during a move. The claim keeps its share at `source` until its programs moved."""
     status = replace(claim.status, move=Move(source, to))
     message = f"its programs move from {source} to {_place(to)}"
     return statuses.with_reason(claim, status, status.phase, Reason.MOVING, message, now)
 
 
 def moved(claim: GPUClaim, move: Move, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
-    """Returns the status at the target. A suspended claim counts as running, and is then suspended there if needed."""
+    """Returns the status of a claim after a move.
+
+    A suspended claim becomes Allocated at the target. The next reconciliation suspends it again if needed.
+    """
     to = iter(move.to)
     allocations = tuple(next(to) if each.appliance == move.source else each for each in claim.status.allocations)
     endpoints = statuses.endpoints(allocations, appliances)
@@ -49,7 +52,7 @@ def moved(claim: GPUClaim, move: Move, appliances: Mapping[str, ApplianceStatus]
 
 
 def not_moved(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
-    """Returns the status of a claim that stays where it was; the move is tried again."""
+    """Returns the status of a claim after a failed move, which the operator tries again."""
     status = replace(claim.status, move=None)
     message = f"it stays on {', '.join(statuses.appliances_of(claim))}: {why}"[: statuses.MOST_WHY]
     if (status.reason, status.message) == (Reason.NOT_MOVED, message):

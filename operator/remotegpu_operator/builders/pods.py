@@ -1,4 +1,4 @@
-"""Reads a pod's request and state, and builds the annotations that the operator writes into it."""
+"""Reads a pod's request and state, and builds the pod's claim and the annotations that the operator writes."""
 
 import json
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def service_account(pod: Object) -> str:
 
 
 def turned_away(pod: Object) -> str:
-    """Returns a message for people if a kubelet refused to start the pod; empty otherwise."""
+    """Returns a message for people if a kubelet rejected the pod; empty otherwise."""
     status = pod.get("status", {})
     if status.get("phase") != "Failed" or status.get("reason") != "UnexpectedAdmissionError":
         return ""
@@ -48,7 +48,7 @@ def turned_away(pod: Object) -> str:
 
 
 def named_claim(pod: Object) -> tuple[str, str]:
-    """Returns namespace and name of the claim that the pod names; the name is empty if it names none."""
+    """Returns the namespace and name of the claim in the pod's annotation. The name is empty without an annotation."""
     return pod["metadata"]["namespace"], annotations(pod).get(CLAIM_ANNOTATION, "")
 
 
@@ -57,12 +57,12 @@ def gated(pod: Object) -> bool:
 
 
 def gates_of_others(pod: Object) -> list[str]:
-    """Returns scheduling gates of others, such as Kueue's: while there is one, the pod must hold no share."""
+    """Returns the pod's scheduling gates of other programs such as Kueue. With such a gate a pod must have no share."""
     return [gate["name"] for gate in pod["spec"].get("schedulingGates") or [] if gate["name"] != GATE]
 
 
 def ask_of(pod: Object) -> PodAsk:
-    """Returns the pod's request, from the webhook or written without it. Raises PodError if there is none."""
+    """Returns the pod's request for a share. Raises PodError if the pod asks for none, or if the request is invalid."""
     ask = read_ask(annotations(pod), pod["spec"])
     if ask is None:
         raise PodError(
@@ -72,10 +72,10 @@ def ask_of(pod: Object) -> PodAsk:
 
 
 def claim_for(pod: Object, ask: PodAsk, share: Ask) -> Object:
-    """Builds the claim of a pod that names none, for its share."""
+    """Builds the claim for a pod that names no claim."""
     metadata = pod["metadata"]
-    # No ownerReferences: where the pod's owner is deleted in the foreground, Kubernetes' garbage collector would delete
-    # the claim at once, and not when the pod has ended.
+    # No ownerReferences: after a foreground deletion of the pod's owner, the garbage collector would delete the claim
+    # before the pod has ended.
     spec: Object = {"pool": ask.pool, **share_to_object(share)}
     if ask.offload:
         spec["mode"] = str(Mode.OFFLOAD)
@@ -96,7 +96,7 @@ def claim_for(pod: Object, ask: PodAsk, share: Ask) -> Object:
         "metadata": {
             "name": pod_claim_name(metadata["name"], metadata["uid"]),
             "namespace": metadata["namespace"],
-            # The pod's own labels, to select claims by. Labels that we write on pods are about pods.
+            # The pod's labels, so that users can select claims by them. The operator's own labels are only for pods.
             "labels": {**_foreign(metadata.get("labels") or {}), MANAGER_LABEL: "remotegpu-operator"},
         },
         "spec": spec,
@@ -108,7 +108,7 @@ def _foreign(labels: dict[str, str]) -> dict[str, str]:
 
 
 def refusal_of_claim(pod: Object, ask: PodAsk, claim: GPUClaim | None) -> tuple[str, str] | None:
-    """Returns why the pod cannot have the claim that it names, as an event's reason and sentence; None if it can."""
+    """Returns why the pod cannot use the claim that it names, as an Event's reason and message; None if it can."""
     if claim is None:
         namespace = pod["metadata"]["namespace"]
         return "NoSuchClaim", f"there is no GPUClaim {ask.claim} in namespace {namespace}: make it, or correct the name"
@@ -130,7 +130,7 @@ def refusal_of_claim(pod: Object, ask: PodAsk, claim: GPUClaim | None) -> tuple[
 
 
 def session(claim: GPUClaim, endpoints: tuple[Endpoint, ...], bundle: str) -> str:
-    """Builds the annotation that tells the client where its share is."""
+    """Builds the session annotation: the claim, the appliances' endpoints and the CA bundle, as JSON for the client."""
     return json.dumps(
         {
             "claim": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid},
@@ -146,7 +146,7 @@ def session_of(pod: Object) -> str:
 
 
 def attachment(pod: Object, text: str) -> Object:
-    """Builds one patch: the pod gets the place of its share, and may be scheduled."""
+    """Builds the patch that adds the session annotation `text` to the pod and removes our scheduling gate."""
     body: Object = {
         "metadata": {
             "resourceVersion": pod["metadata"]["resourceVersion"],

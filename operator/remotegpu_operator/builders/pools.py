@@ -1,4 +1,4 @@
-"""Objects that a pool's appliances share: a Service for names, a network policy, and a disruption budget."""
+"""Builds the objects that a pool's appliances share: a headless Service, a network policy and a disruption budget."""
 
 import contextlib
 import ipaddress
@@ -37,7 +37,7 @@ def _selector(pool: GPUPool) -> dict[str, str]:
 
 
 def service(pool: GPUPool, installation: Installation) -> Object:
-    """Builds the headless Service. Clients get the pods' addresses from their claim; it is for people and metrics."""
+    """Builds the headless Service, for people and metrics. Clients get the appliances' addresses from their claim."""
     ports = (("control", CONTROL_PORT), ("data", DATA_PORT), ("http", HTTP_PORT))
     return {
         "apiVersion": "v1",
@@ -53,10 +53,11 @@ def service(pool: GPUPool, installation: Installation) -> Object:
 
 
 def network_policy(pool: GPUPool, installation: Installation) -> Object:
-    """Builds the network policy. Pods with a share, the operator and the pool's other appliances may connect.
+    """Builds the network policy of a pool's appliances.
 
-    Metrics are for the namespace and for namespaces that scrape. An appliance, and with it its workers, reaches only
-    the API server, the DNS and the pool's other appliances.
+    Pods with a share, the operator and the pool's other appliances may connect. Pods of the same namespace and of the
+    namespaces with the labels `metrics_from` may read metrics. If `api_servers` are known, an appliance may connect
+    only to the API server, the DNS and the pool's other appliances.
     """
     appliances = {"podSelector": {"matchLabels": _selector(pool)}}
     connections = [{"protocol": "TCP", "port": port} for port in (CONTROL_PORT, DATA_PORT)]
@@ -97,9 +98,9 @@ def _way_to(api_server: ApiAddress) -> Object:
 
 
 def api_addresses(endpoint_slice: Object, service_host: str, service_port: str) -> tuple[ApiAddress, ...]:
-    """Returns the API server's addresses, from its EndpointSlice and a pod's variables; none if the slice has none.
+    """Returns the API server's addresses: those of its EndpointSlice, and of its Service from a pod's variables.
 
-    A network may check either address.
+    Both are needed, because a network plugin may check either address. Returns an empty tuple if the slice is empty.
     """
     ips = {ip for endpoint in endpoint_slice.get("endpoints") or () for ip in endpoint["addresses"]}
     found = {ApiAddress(ip, port["port"]) for ip in ips for port in endpoint_slice.get("ports") or ()}
@@ -111,7 +112,7 @@ def api_addresses(endpoint_slice: Object, service_host: str, service_port: str) 
 
 
 def disruption_budget(pool: GPUPool, installation: Installation) -> Object:
-    """Builds the disruption budget: a voluntary eviction takes one appliance at a time."""
+    """Builds the disruption budget, which lets evictions stop only one appliance of a pool at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

@@ -1,4 +1,4 @@
-"""A namespace's ResourceQuota for shares."""
+"""Reads the limits for shares in a namespace's ResourceQuota."""
 
 from typing import Any, Final
 
@@ -9,9 +9,9 @@ REQUESTS: Final = f"requests.{MILLI}"
 
 
 def hard_milli(quota: dict[str, Any]) -> int | None:
-    """Returns the quota's limit of thousandths; None if it has none that a claim made by hand counts against.
+    """Returns the quota's limit for the shares of claims, in thousandths of a GPU; None if it has no such limit.
 
-    A quota with scopes is for pods of one class, and such a claim is no pod.
+    A quota with scopes applies only to certain pods, so it does not limit claims.
     """
     spec = quota["spec"]
     hard = spec.get("hard") or {}

@@ -1,4 +1,4 @@
-"""A claim's status while it gets more or less of its GPUs. Pure."""
+"""Builds a claim's status while its share grows or shrinks. All functions are pure."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from remotegpu_operator.builders.claims import MOST_WHY, with_reason
 
 
 def resizing(claim: GPUClaim, to: tuple[Allocation, ...], now: str) -> ClaimStatus:
-    """Returns the status while the appliances change the leases; until then the claim has the larger of both sizes."""
+    """Returns the status while the appliances change the leases. Until then the larger of both sizes is allocated."""
     message = f"its appliance changes its share from {_sizes(claim.status.allocations)} to {_sizes(to)}"
     return with_reason(claim, replace(claim.status, resize=to), Phase.ALLOCATED, Reason.RESIZING, message, now)
 
@@ -21,7 +21,7 @@ def resized(claim: GPUClaim, now: str) -> ClaimStatus:
 
 
 def not_resized(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
-    """Returns the status of a claim that keeps its size; the resize is tried again."""
+    """Returns the status of a claim after a failed resize, which the operator tries again."""
     status = replace(claim.status, resize=())
     message = f"its share stays at {_sizes(status.allocations)}: {why}"[:MOST_WHY]
     if (status.reason, status.message) == (Reason.NOT_RESIZED, message):
@@ -30,7 +30,7 @@ def not_resized(claim: GPUClaim, why: str, now: str) -> ClaimStatus:
 
 
 def stays(claim: GPUClaim, now: str) -> ClaimStatus:
-    """Returns the status of a claim that has the size that it asks for."""
+    """Returns the status of a claim that already has the size that it asks for."""
     if claim.status.reason is not Reason.NOT_RESIZED:
         return claim.status
     message = f"it asks for the {_sizes(claim.status.allocations)} that it has"

@@ -1,4 +1,4 @@
-"""Derives an appliance's status from its StatefulSet, its pod and its own report, and a pool's from its appliances."""
+"""Pure functions that derive an appliance's status from its StatefulSet, pod and report, and the status of a pool."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,11 @@ REVISION_LABEL: Final = "controller-revision-hash"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The known state of one appliance. `gpus` and `environments`: its last report; `answers`: it reported lately."""
+    """The known state of one appliance.
+
+    `gpus` and `environments` are from its last report. `answers` is true if it has reported recently; otherwise
+    `problem` is why not.
+    """
 
     name: str
     node: str
@@ -38,16 +42,16 @@ class Seen:
     answers: bool
     environments: tuple[EnvironmentStatus, ...] = ()
     problem: str = ""
-    # Why it takes no new claims, though it may answer; empty if it takes them.
+    # The reason why the appliance takes no new claims; empty if it takes them.
     draining: str = ""
-    # Why it opens no session, in its own words.
+    # The appliance's message why it opens no session; empty if it opens sessions.
     full: str = ""
-    # It has answered, or was past Starting before: if it does not answer now, it is lost and not merely late.
+    # True if the appliance has answered before: without an answer now it is Lost, and not Starting.
     known: bool = False
 
 
 def pod_address(pod: Object | None) -> str:
-    """Returns the appliance's address, also while its pod is being deleted; empty if it has none."""
+    """Returns the appliance's address and port, even while its pod is being deleted; empty if its pod does not run."""
     status = (pod or {}).get("status") or {}
     ip = status.get("podIP") or ""
     if not ip or any("running" not in (each.get("state") or {}) for each in status.get("containerStatuses") or []):
@@ -56,9 +60,9 @@ def pod_address(pod: Object | None) -> str:
 
 
 def audience(pod: Object) -> str:
-    """Returns the audience of the operator's token for this appliance.
+    """Returns the audience that the operator's token for this appliance must have.
 
-    An appliance of the previous release knows no pool, and takes the audience that all such appliances share.
+    An appliance of the previous release has no option `--pool`, and accepts the audience common to all appliances.
     """
     containers = pod["spec"].get("containers") or [{}]
     known = "--pool" in (containers[0].get("args") or ())
@@ -66,13 +70,13 @@ def audience(pod: Object) -> str:
 
 
 def incarnation(pod: Object) -> str:
-    """Returns an id of one run of the appliance. A later run has no sessions of an earlier one."""
+    """Returns an id for one run of the appliance. After a restart the appliance has another id and no sessions."""
     restarts = sum(each["restartCount"] for each in (pod.get("status") or {}).get("containerStatuses") or [])
     return f"{pod['metadata']['uid']}/{restarts}"
 
 
 def outdated(stateful_set: Object, pod: Object | None) -> bool:
-    """Whether the pod was made from an older template."""
+    """Whether the pod was created from an older pod template of the StatefulSet."""
     status = stateful_set.get("status") or {}
     if pod is None or status.get("observedGeneration", 0) < stateful_set["metadata"]["generation"]:
         return False
@@ -101,7 +105,11 @@ def appliance_status(seen: Seen) -> ApplianceStatus:
 def pool_status(
     pool: GPUPool, capacity: Capacity, renewal: str, now: str, limits: Mapping[str, int | None] | None = None
 ) -> PoolStatus:
-    """Builds a pool's status. `renewal`: why certificates are not renewed, or empty; `limits`: memory by node."""
+    """Builds a pool's status.
+
+    `renewal` is why certificates cannot be renewed; empty if they can. `limits` has the appliances' memory limits in
+    bytes by node, as for `memory.limited`.
+    """
     phase, reason, message = _pool_phase(capacity.appliances)
     mixed = capacity.mixed_memory
     conditions = with_condition(
@@ -215,7 +223,7 @@ _DRAINING: Final = {
 
 
 def _missing(pod: Object | None) -> tuple[str, str]:
-    """Returns why there is no answer, as far as the pod shows."""
+    """Returns a reason and a message why the appliance does not answer, from the state of its pod."""
     if pod is None:
         return "NoPod", "the appliance has no pod: see `kubectl describe statefulset`"
     if "deletionTimestamp" in pod["metadata"]:

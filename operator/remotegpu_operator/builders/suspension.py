@@ -1,4 +1,4 @@
-"""Decides why a claim is to be suspended. Pure."""
+"""Decides whether a claim is to be suspended, and why. All functions are pure."""
 
 import datetime
 from dataclasses import dataclass
@@ -14,16 +14,19 @@ class Why:
 
     @property
     def lasts(self) -> bool:
-        """Whether it asks again only when this is over; else at once, behind the claim that it gave way to."""
+        """Whether the suspended claim waits until this reason ends before it asks for its share again.
+
+        A claim that was suspended for a claim of higher priority asks again at once.
+        """
         return self.reason is not Reason.FOR_PRIORITY
 
 
 def why(
     claim: GPUClaim, priority: int, pool: GPUPool | None, for_whom: GPUClaim | None, now: datetime.datetime
 ) -> Why | None:
-    """Returns why the claim is to be suspended; None if it is not.
+    """Returns why the claim is to be suspended; None if it is not to be suspended.
 
-    `for_whom` is the claim of higher priority that the allocator gives its share to.
+    `for_whom` is the claim of higher priority for which the allocator chose this claim as a victim, or None.
     """
     if claim.spec.suspend:
         return Why(Reason.BY_USER, "spec.suspend is true")

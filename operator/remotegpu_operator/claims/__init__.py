@@ -1,6 +1,6 @@
-"""A claim's life: from a pod that asks to a pod that may start, through moves, resizes and suspensions, and back.
+"""Reconciles claims: from a pod that asks for a share to its release, with moves, resizes and suspensions between.
 
-`claims` is the loop and the only writer of a claim's status; the other files each answer one question about one claim.
-`builders` builds each status, `allocation` chooses the GPUs: both are pure. Called by pools, which add and remove
-appliances.
+`claims` has the loop, and only this module writes a claim's status. Each other module handles one aspect of a claim.
+`builders` builds the statuses and `allocation` chooses the GPUs; both are pure. Pools call this package when
+appliances come or go.
 """

@@ -1,4 +1,4 @@
-"""Retry times for a claim after a failure: after some seconds, or at once when its spec has changed."""
+"""Retry times after a failed step of a claim: after 15 seconds, or at once when the claim's spec has changed."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ class Attempts:
     def __init__(self, look: Callable[[str], None]) -> None:
         """`look` queues a claim for reconciliation."""
         self._look = look
-        # By claim: the generation that failed, and the time until which nothing is tried.
+        # By claim: the generation that failed, and the earliest time of the next attempt.
         self._failed: dict[str, tuple[int, float]] = {}
 
     def failed(self, claim: GPUClaim) -> None:

@@ -1,8 +1,8 @@
-"""Claims: from a pod that asks to a pod that may start, and back.
+"""The reconciler of claims: it watches claims and pods, asks the allocator for decisions, and writes claims' statuses.
 
-All state comes from the API server: the shares that are held are those in the claims' statuses, so that another process
-can go on where this one ended. A decision of the allocator counts from when it is made, and is acted upon (the pod's
-gate is lifted) only once the API server has it in the claim's status.
+All state is on the API server: the claims' statuses have the allocated shares, so another process can continue after
+this one. A decision of the allocator is valid at once, but the pod's gate is removed only after the decision is stored
+in the claim's status.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ GPUCLAIMS: Final = Resource(API_VERSION, CLAIMS, "GPUClaim")
 PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io/v1", "priorityclasses", "PriorityClass")
 QUOTAS: Final = Resource("v1", "resourcequotas", "ResourceQuota")
 
-# Calls at a time; more only make the API server's queue longer.
+# The number of concurrent tasks. More tasks would only lengthen the API server's queue.
 _TASKS: Final = 24
-# Claims that come together are decided together: by priority and age, not by the order of events.
+# A pause before decisions, so that claims that arrive together are served by priority and age, not by event order.
 _GATHER_SECONDS: Final = 0.01
 _RETRY_SECONDS: Final = 1.0
-# A pod without our label may still run: it is checked again at this interval.
+# The interval for checking a pod from which somebody removed our label: the pod may still run.
 _ASK_AGAIN_SECONDS: Final = 30.0
 _RECORD_SECONDS: Final = 5.0
 
@@ -66,7 +66,10 @@ class Claims:
         carry: Carry,
         accounting: Accounting,
     ) -> None:
-        """`namespace`: that of the installation, where the device plugins are; `carry`: as in `moves.Moves`."""
+        """`namespace` is the namespace of the installation, with the device plugins. `carry` is as in `moves.Moves`.
+
+        `on_capacity` is called after each round of decisions, when the amounts of pools may have changed.
+        """
         self._api = api
         self._events = events
         self._on_capacity = on_capacity
@@ -97,7 +100,7 @@ class Claims:
         )
         self._moves = Moves(self._allocator, self._priorities, carry, lambda uid: self._queue.add(("claim", uid)))
         self.resizes = Resizes(self._allocator, self._priorities, lambda uid: self._queue.add(("claim", uid)))
-        # Claims that the operator is deleting, and why.
+        # By uid: the reason and message for each claim that the operator is deleting.
         self._ending: dict[str, tuple[str, str]] = {}
         self._user_label = accounting.user_label
         self.usage = Usage(Journal(api, namespace, accounting.retention), self._user_of)
@@ -108,7 +111,7 @@ class Claims:
         self._caches = (self._stored, self._pods, self._quotas, self._classes, *landing.caches)
 
     async def run(self, pools_known: asyncio.Event) -> None:
-        """Waits until all objects are listed, then decides."""
+        """Waits until all objects are listed and the pools are known, then reconciles claims until cancelled."""
         async with asyncio.TaskGroup() as group:
             for cache in self._caches:
                 group.create_task(cache.run())
@@ -116,7 +119,7 @@ class Claims:
                 await cache.synced.wait()
             await pools_known.wait()
             group.create_task(self.usage.run())
-            # Loaded before any decision, but not for long: shares matter more than the record of them.
+            # The usage record is loaded before the first decision. If it takes too long, decisions begin without it.
             recording = group.create_task(self.usage.begin(self._index.claims))
             await asyncio.wait([recording], timeout=_RECORD_SECONDS)
             sizes = map(len, self._caches)
@@ -157,7 +160,7 @@ class Claims:
         return self._allocator.capacity(pool)
 
     def used_by(self, appliance: str) -> int:
-        """Returns how many claims have a share there and a pod that may use it."""
+        """Returns the number of claims that have a share on the appliance and a pod that may use the share."""
         return sum(
             any(each.appliance == appliance for each in claim.status.held)
             for claim in self._index.claims.values()
@@ -169,7 +172,7 @@ class Claims:
         )
 
     def _longest_wait(self) -> float:
-        """Returns the longest wait for a share, in seconds. Called from another thread: the dict may change."""
+        """Returns the longest wait for a share, in seconds. Another thread calls it, so it copies the dict first."""
         claims = list(self._index.claims.values())
         waiting = [each.created for each in claims if each.status.phase is Phase.PENDING]
         if not waiting:
@@ -207,7 +210,7 @@ class Claims:
                 claim = GPUClaim.from_object(new)
                 request_of(claim)
             except UNREADABLE as error:
-                # Perhaps of another version of the schema; it must not stop the others.
+                # The claim may have another version of the schema. Other claims must still be served.
                 _log.error("claim %s/%s: %r", new["metadata"]["namespace"], new["metadata"]["name"], error)
                 return
             before = self._index.put(claim)
@@ -223,7 +226,7 @@ class Claims:
 
     def _tell_allocator(self, claim: GPUClaim, before: GPUClaim | None) -> None:
         if claim.status.phase is Phase.SUSPENDED and isinstance(self._decisions.get(claim.uid), Placed):
-            return  # it has its share again, of which the API server does not know yet
+            return  # the claim has its share again, but the API server does not have the new status yet
         if claim.status.phase in statuses.HOLDING:
             request = request_of(claim, self._priorities)
             why = self.suspensions.why(claim) if claim.status.phase is Phase.SUSPENDED else None
@@ -240,7 +243,7 @@ class Claims:
             self._allocator.submit(request_of(claim, self._priorities))
 
     def _window_changed(self, claim: GPUClaim) -> None:
-        """Handles a schedule that begins or ends to suspend the claim."""
+        """Handles a schedule's window that begins or ends and so suspends or resumes the claim."""
         self._tell_allocator(claim, claim)
         self._queue.add(("claim", claim.uid))
         self._settle.set()
@@ -274,7 +277,7 @@ class Claims:
         self._settle.set()
 
     def _class_changed(self, old: Object | None, new: Object | None) -> None:
-        """Handles a class that comes or goes; a class cannot change its value."""
+        """Handles a PriorityClass that is created or deleted. The value of a class cannot change."""
         each = new or old
         assert each is not None
         name = each["metadata"]["name"]
@@ -310,7 +313,7 @@ class Claims:
         except NotLeaderError:
             raise
         except Unanswered as error:
-            # The call may have been executed: the API server's state must be read before the next write.
+            # The call may have been executed, so the next write needs the present state of the API server.
             _log.warning("%s %s: the API server does not answer (%r)", kind, uid, error)
             self._queue.add_later(key, _RETRY_SECONDS)
         except ApiError as error:
@@ -326,7 +329,7 @@ class Claims:
             self._queue.add_later(key, 5 * _RETRY_SECONDS)
 
     async def _look_again(self, key: Key) -> None:
-        """Reads the object again after another client wrote or deleted it."""
+        """Reads an object again after a conflict: another client has written or deleted it."""
         kind, uid = key
         cache = self._stored if kind == "claim" else self._pods
         known = cache.get(uid)
@@ -416,7 +419,7 @@ class Claims:
         return statuses.resuming(claim, decision, stamp) if isinstance(decision, Waiting) else claim.status
 
     def _start_overdue(self, claim: GPUClaim, now: datetime.datetime) -> int | None:
-        """Returns the deadline if it is over and the pod has not started, else None."""
+        """Returns the start deadline in seconds if it has passed and the pod has not started; else None."""
         pod = self._index.own_pod(claim)
         since = statuses.allocated_since(claim)
         if pod is None or since is None or pods.started(pod):
@@ -474,7 +477,7 @@ class Claims:
     async def _work_pod(self, uid: str) -> None:
         pod = self._pods.get(uid)
         if pod is None:
-            self._gates.forget(uid)  # its claim sees to itself: see _orphaned
+            self._gates.forget(uid)  # `_orphaned` handles the pod's claim
             return
         standing = await self._leaving.look(pod)
         if not standing.over:
@@ -482,7 +485,7 @@ class Claims:
             return
         self._gates.ended(pod)
         if (own := self._index.own_claim(pod)) is not None:
-            # The appliance first ends the sessions of the claim, and then gives the memory to others.
+            # The appliance ends the claim's sessions before other claims get the memory.
             await self._release(own, "PodEnded", standing.why)
         elif (named := self._index.named(*pods.named_claim(pod))) is not None:
             self._queue.add(("claim", named.uid))
@@ -493,10 +496,10 @@ class Claims:
         self._stored.forget(claim.uid)
 
     async def _orphaned(self, claim: GPUClaim) -> bool:
-        """Whether the claim's pod, which is not watched, is gone. A user may only have removed our label from it."""
+        """Whether the pod of a claim is gone. The pod is not in the cache, perhaps because a user removed our label."""
         assert claim.spec.pod is not None
         if claim.name != pod_claim_name(claim.spec.pod.name, claim.spec.pod.uid):
-            return True  # only the operator writes `pod`, and it names the claim so
+            return True  # only the operator sets `pod`, and its claims have this name
         try:
             pod = await self._api.get(PODS, claim.namespace, claim.spec.pod.name)
         except ApiError as error:

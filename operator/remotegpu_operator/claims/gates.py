@@ -1,6 +1,7 @@
-"""Pods with a share: each gets its claim, and is let go once that is allocated and no node would turn it away.
+"""Creates the claims of pods, and removes the scheduling gate of a pod that may start.
 
-Our gate is the last to go. A pod that waits for another gate, in a queue of Kueue's for example, must hold no share.
+A pod may start when its claim is allocated and no kubelet would reject the pod.
+The operator's gate is the last one to be removed: a pod that waits for another gate, such as Kueue's, has no share.
 """
 
 from collections.abc import Callable
@@ -42,7 +43,7 @@ class Gates:
         self._caches = caches
         self._look = look
         self._landing = landing
-        # Pods that wait with their share, because a node would turn them away.
+        # The uids of pods that have a share and wait, because a node would reject them.
         self._held_back: set[str] = set()
 
     def landing_changed(self) -> None:
@@ -57,7 +58,10 @@ class Gates:
         self._held_back.discard(uid)
 
     async def work(self, pod: Object, bundle: str) -> None:
-        """Brings a pod forward. `bundle`: the certificates that clients trust; empty while there are none."""
+        """Takes the next step for a pod: creates its claim, reports why it waits, or removes its gate.
+
+        `bundle` has the certificates that clients trust; empty while there are none.
+        """
         claim = await self._claim_of(pod)
         if claim is None:
             return
@@ -86,7 +90,7 @@ class Gates:
             raise
 
     def _holds_back(self, pod: Object, claim: GPUClaim) -> bool:
-        """Whether the gate stays for now; the claim says why."""
+        """Whether the pod's gate must stay for now. If the reason is new, also queues the claim to store it."""
         uid, why = pod["metadata"]["uid"], self.why_held_back(pod)
         (self._held_back.add if why else self._held_back.discard)(uid)
         if bool(why) != (claim.status.reason is Reason.NO_DEVICE_PLUGIN):
@@ -94,7 +98,7 @@ class Gates:
         return bool(why)
 
     def ended(self, pod: Object) -> None:
-        """Handles an ended pod. Reports a kubelet's refusal once: while the pod is among the claim's consumers."""
+        """Handles an ended pod. Writes an Event if a kubelet rejected a pod that the claim's status still lists."""
         self.forget(pod["metadata"]["uid"])
         claim = self._index.own_claim(pod) or self._index.named(*pods.named_claim(pod))
         sentence = pods.turned_away(pod)
@@ -102,7 +106,10 @@ class Gates:
             self._events.about(PODS, pod, "TurnedAway", sentence, warning=True)
 
     async def _claim_of(self, pod: Object) -> GPUClaim | None:
-        """Returns the claim that the pod names, or its own, which is made if there is none yet."""
+        """Returns the claim that the pod names, or the pod's own claim.
+
+        Returns None if there is none yet; a missing own claim of a gated pod is created.
+        """
         metadata = pod["metadata"]
         if (own := self._index.own_claim(pod)) is not None:
             return own
@@ -137,11 +144,11 @@ class Gates:
                 self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
                 return None
             if error.status == 403:
-                # Usually a quota on the number of claims. The pod waits; we try again.
+                # Usually a quota on the number of claims. The pod waits, and the operator tries again.
                 self._events.about(PODS, pod, "ClaimRefused", str(error), warning=True)
             if error.reason != "AlreadyExists":
                 raise
-            # The operator made it, but the watch has not reported it yet.
+            # The operator created the claim earlier, but the watch has not reported it yet.
             made = await self._api.get(self._caches.claims.resource, namespace, name)
         self._caches.claims.store(made)
-        return None  # its turn comes with the claim's change
+        return None  # the change of the claim queues the pod again

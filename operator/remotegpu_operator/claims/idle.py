@@ -1,4 +1,4 @@
-"""Claims that have a share and do not use it: their owners are warned, and if the pool says so the share goes back."""
+"""Finds idle claims, which have a share but no session. Warns about them, and deletes them if their pool says so."""
 
 import asyncio
 import logging
@@ -25,16 +25,18 @@ class Idle:
         warn: Callable[[GPUClaim, str], None],
         release: Callable[[GPUClaim, str], Awaitable[None]],
     ) -> None:
-        """`claims` by uid and `pools` by name, as they are now.
+        """`claims` by uid and `pools` by name are live mappings.
 
-        `unused`: for how many seconds a claim has had no session; `release` deletes a claim.
+        `unused` returns for how many seconds a claim has had no session. `warn` reports a message about a claim, and
+        `release` deletes a claim.
         """
         self._claims = claims
         self._pools = pools
         self._unused = unused
         self._warn = warn
         self._release = release
-        # When each was warned, by a monotonic clock: another operator warns again, and gives the whole grace again.
+        # The time of each claim's warning, by a monotonic clock. After a change of the leader the grace period begins
+        # again with a new warning.
         self._warned: dict[str, float] = {}
 
     async def follow(self) -> None:

@@ -1,4 +1,4 @@
-"""Matches claims and pods: by the pod that a claim was made for, or by the claim's name in a pod."""
+"""Matches claims with pods: by the pod for which a claim was created, or by the claim's name in a pod's annotation."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from remotegpu_operator.cluster.kube import Object
 
 
 class Index:
-    """An index of claims as typed objects, and of pods in a cache. Names count within a namespace only."""
+    """An index of claims by uid and name, and of the pods that use them. Claims and pods match within a namespace."""
 
     def __init__(self, watched: Cache, over: Callable[[Object], bool]) -> None:
-        """`over`: whether a pod needs its share no more."""
+        """`watched` is the cache of pods. `over` returns whether a pod no longer needs its share."""
         self._pods = watched
         self._over = over
         self.claims: dict[str, GPUClaim] = {}
@@ -23,7 +23,7 @@ class Index:
         self._named_by: dict[str, tuple[str, str]] = {}  # by the pod's uid
 
     def put(self, claim: GPUClaim) -> GPUClaim | None:
-        """Stores the claim's present state; returns the one before."""
+        """Stores the present state of a claim. Returns the previous state, or None."""
         before = self.claims.get(claim.uid)
         self.claims[claim.uid] = claim
         self._by_name[claim.namespace, claim.name] = claim.uid
@@ -36,9 +36,10 @@ class Index:
         return claim
 
     def note_pod(self, pod: Object, *, there: bool) -> list[GPUClaim]:
-        """Stores a pod that came, changed or went; returns the claims that may be concerned.
+        """Updates the index for a pod that was created, changed or deleted. `there` is false for a deleted pod.
 
-        A pod that names another claim than before is a user of that one alone.
+        Returns the claims that may be affected: the one that the pod names, the one that it named before, and its own
+        claim.
         """
         metadata = pod["metadata"]
         uid, name = metadata["uid"], pods.annotations(pod).get(CLAIM_ANNOTATION)
@@ -60,14 +61,14 @@ class Index:
         return self.claims[uid] if uid is not None else None
 
     def own_claim(self, pod: Object) -> GPUClaim | None:
-        """Returns the claim that was made for this pod."""
+        """Returns the claim that was created for this pod, or None."""
         metadata = pod["metadata"]
         claim = self.named(metadata["namespace"], pod_claim_name(metadata["name"], metadata["uid"]))
         own = claim is not None and claim.spec.pod is not None and claim.spec.pod.uid == metadata["uid"]
         return claim if own else None
 
     def own_pod(self, claim: GPUClaim) -> Object | None:
-        """Returns the pod that the claim was made for, if it is watched."""
+        """Returns the pod for which the claim was created; None if the pod is not in the cache."""
         pod = self._pods.get(claim.spec.pod.uid) if claim.spec.pod else None
         return pod if pod is not None and pod["metadata"]["namespace"] == claim.namespace else None
 
@@ -76,14 +77,14 @@ class Index:
         return pod is not None and self._runs(pod)
 
     def runs(self, claim: GPUClaim) -> bool:
-        """Whether one of its pods has started, and has not ended."""
+        """Whether a pod of the claim has started and has not ended."""
         return any(map(self._runs, self.users(claim)))
 
     def _runs(self, pod: Object) -> bool:
         return pods.started(pod) and not self._over(pod)
 
     def users(self, claim: GPUClaim) -> list[Object]:
-        """Returns the pods that want to use the claim, in no particular order."""
+        """Returns the pods that use or want to use the claim, including ended pods, in no particular order."""
         if claim.spec.pod is not None:
             own = self.own_pod(claim)
             return [own] if own is not None else []
@@ -91,6 +92,6 @@ class Index:
         return [pod for pod in map(self._pods.get, sorted(naming)) if pod is not None]
 
     def consumers(self, claim: GPUClaim) -> list[PodReference]:
-        """Returns the pods that may use it now."""
+        """Returns references to the pods that may use the claim now."""
         live = (pod["metadata"] for pod in self.users(claim) if not self._over(pod))
         return [PodReference(metadata["name"], metadata["uid"]) for metadata in live]

@@ -1,4 +1,4 @@
-"""Nodes and the device plugins on them, kept up to date, to decide whether a pod may be let go now."""
+"""Watches nodes and their device plugins, and decides whether a pod's scheduling gate may be removed now."""
 
 import json
 from collections.abc import Callable
@@ -15,20 +15,23 @@ _PLUGINS: Final = f"{NAME_LABEL}=remotegpu,{COMPONENT_LABEL}=deviceplugin"
 
 class Landing:
     def __init__(self, api: Api, namespace: str, on_change: Callable[[], None], on_node: Callable[[str], None]) -> None:
-        """`on_node` is called for each node that came, went, or has other labels or taints."""
+        """`on_change` is called after each change of a node or device plugin.
+
+        `on_node` is called with the name of each node that was added or removed, or whose labels or taints changed.
+        """
         self._on_change = on_change
         self._on_node = on_node
         self._seen: dict[str, landing.Node] = {}
-        # None: to be built again.
+        # None means that it must be built again.
         self._known: landing.Plugins | None = None
-        # By the pods' requirements on a node, as long as nodes and plugins stay as they are.
+        # A cache of answers by the pods' requirements on a node. Each change of a node or plugin clears it.
         self._answers: dict[str, str] = {}
         self.nodes = Cache(api, NODES, self._node_changed, keep=_without_images)
         self._plugins = Cache(api, PODS, self._plugin_changed, namespace=namespace, labels=_PLUGINS)
         self.caches = (self.nodes, self._plugins)
 
     def why_held_back(self, pod: Object) -> str:
-        """Returns why the pod must not be let go now; empty if it may be."""
+        """Returns why the pod's gate must stay now; empty if it may be removed."""
         if self._known is None:
             self._known = landing.Plugins.of(self._plugins)
         asked = landing.asked_of_node(pod)
@@ -60,7 +63,7 @@ class Landing:
 
 
 def _without_images(node: Object) -> Object:
-    """Returns the parts of a node that are used here; the rest is large."""
+    """Returns only the parts of a node that this module and `leaving` use. The rest, such as the images, is large."""
     metadata, status = node["metadata"], node.get("status") or {}
     return {
         "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion", "labels") if key in metadata},

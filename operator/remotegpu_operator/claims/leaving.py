@@ -1,4 +1,4 @@
-"""Pods that are being deleted: each is checked again when its node goes, and when its time is over."""
+"""Follows pods that are being deleted: checks each pod again when its node changes and at the pod's latest end."""
 
 import datetime
 from collections.abc import Callable
@@ -9,26 +9,29 @@ from remotegpu_operator.builders.leaving import Machine, Standing
 from remotegpu_operator.cluster.cache import Cache
 from remotegpu_operator.cluster.kube import NODES, Api, ApiError, Object
 
-# A timer may come a moment early.
+# A margin, because a timer may fire a moment early.
 _AFTER_SECONDS: Final = 0.1
 
 
 class Leaving:
     def __init__(self, api: Api, nodes: Cache, pods: Cache, look: Callable[[str, float], None]) -> None:
-        """`look` queues the pod with a uid for a check after so many seconds."""
+        """`look` queues the pod with the given uid for a check after the given seconds."""
         self._api = api
         self._nodes = nodes
         self._pods = pods
         self._look = look
-        # Nodes that the API server does not have. A node that only the cache lacks may be a new one.
+        # Names of nodes that the API server does not have. A node that only the cache does not have may be new.
         self._gone: set[str] = set()
 
     def over(self, pod: Object) -> bool:
-        """Whether the pod needs its share no more, as far as is known."""
+        """Whether the pod no longer needs its share, according to the cache."""
         return self._standing(pod).over
 
     async def look(self, pod: Object) -> Standing:
-        """Returns the pod's standing, after asking the API server for its node if that is unknown."""
+        """Returns whether the pod still needs its share. Reads the pod's node from the API server if it is not cached.
+
+        Also queues the pod for a check at its latest end. Raises the errors of `Api.get`.
+        """
         name = leaving.node_name(pod)
         if leaving.being_deleted(pod) and name and self._node(name) is None and name not in self._gone:
             try:
@@ -44,7 +47,7 @@ class Leaving:
         return found
 
     def node_changed(self, name: str) -> None:
-        """Checks pods on a node that came, went, or has other taints."""
+        """Queues the terminating pods on a node that was added, removed or changed."""
         self._gone.discard(name)
         for pod in self._pods:
             if leaving.being_deleted(pod) and leaving.node_name(pod) == name:

@@ -1,4 +1,4 @@
-"""Claims that move from one appliance to another while their programs run."""
+"""Moves claims from one appliance to another while their programs run."""
 
 import asyncio
 import logging
@@ -13,24 +13,25 @@ from remotegpu_operator.claims.attempts import Attempts
 
 _log = logging.getLogger(__name__)
 
-# Moves a claim's lease from one appliance to another. Returns why it did not; empty if it is there.
+# Moves a claim's lease from one appliance to another. Returns "" on success, or why the move failed.
 Carry = Callable[[GPUClaim, str, str], Awaitable[str]]
 
 
 class Moves:
-    """Moves of claims. The claim's status names the target before the move begins.
+    """Starts moves of claims and follows them.
 
-    The appliances, and an operator that starts meanwhile, read it there.
+    The claim's status has the target before the move begins. The appliances read the target there, and so does an
+    operator that starts during the move.
     """
 
     def __init__(self, allocator: Allocator, priorities: Mapping[str, int], carry: Carry, look: Callable[[str], None]):
-        """`priorities` by class; `look` queues a claim for reconciliation."""
+        """`priorities` has the value of each PriorityClass. `carry` moves the lease, and `look` queues a claim."""
         self._allocator = allocator
         self._priorities = priorities
         self._carry = carry
         self._look = look
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # By claim: the move that ended, and why it failed.
+        # By claim: the move that has ended, and why it failed; empty if it succeeded.
         self._ended: dict[str, tuple[Move, str]] = {}
         self._attempts = Attempts(look)
 
@@ -39,7 +40,7 @@ class Moves:
         self._attempts.forget(uid)
 
     def next(self, claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
-        """Returns the next status of a claim that has its share."""
+        """Returns the next status of a claim with a share: unchanged if there is nothing to move."""
         if (move := claim.status.move) is not None:
             return self._follow(claim, move, appliances, now)
         source = moves.source(claim, appliances)
@@ -51,7 +52,7 @@ class Moves:
         to = moves.refusal(claim) or self._allocator.elsewhere(claim.uid, source, claim.spec.appliance)
         if isinstance(to, str):
             return self._not_moved(claim, to, now)
-        # The same move may have failed before.
+        # Forget the result of the same move if it failed before.
         self._ended.pop(claim.uid, None)
         status = moves.moving(claim, source, to, now)
         self._allocator.hold(request_of(claim, self._priorities), status.held)
@@ -76,7 +77,7 @@ class Moves:
             to = move.to[0].appliance
             _log.info("claim %s: from %s to %s in %.1f s: %s", claim.key, move.source, to, took, why or "it has moved")
         except Exception as error:
-            # Without a result it would begin again at once.
+            # The stored result keeps the move from starting again at once.
             _log.exception("claim %s: from %s", claim.key, move.source)
             self._ended[claim.uid] = move, f"the operator failed, see its log: {error!r}"
         finally:

@@ -1,6 +1,6 @@
-"""Claims whose share changes while their programs run.
+"""Resizes the shares of claims while their programs run.
 
-The claim's status has the new size; the appliances carry it out and report the size of the leases.
+The operator writes the new size into the claim's status. The appliances resize the leases and report their sizes.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,11 +15,11 @@ Sizes = Mapping[str, Mapping[str, int]]
 
 class Resizes:
     def __init__(self, allocator: Allocator, priorities: Mapping[str, int], look: Callable[[str], None]):
-        """`priorities` by class; `look` queues a claim for reconciliation."""
+        """`priorities` has the value of each PriorityClass. `look` queues a claim for reconciliation."""
         self._allocator = allocator
         self._priorities = priorities
         self._look = look
-        # By appliance: the sizes of claims' leases on its GPUs, and the problems with resizes.
+        # By appliance: the reported sizes of leases by claim and GPU, and the problem with each claim's resize.
         self._told: dict[str, tuple[Sizes, Mapping[str, str]]] = {}
         self._attempts = Attempts(look)
 
@@ -34,7 +34,7 @@ class Resizes:
         self._attempts.forget(uid)
 
     def next(self, claim: GPUClaim, now: str) -> ClaimStatus:
-        """Returns the next status of a claim that has its share and does not move."""
+        """Returns the next status of a claim that has a share and is not moving."""
         if claim.status.resize:
             return self._follow(claim, now)
         if self._attempts.too_early(claim):

@@ -1,4 +1,4 @@
-"""Decides which claims are to be suspended and why, and keeps the appliances' reports about them."""
+"""Decides which claims are to be suspended and why, and stores the appliances' reports about these claims."""
 
 import asyncio
 import datetime
@@ -25,19 +25,19 @@ class Suspensions:
         allocator: Allocator,
         look: Callable[[str], None],
     ) -> None:
-        """`claims` by uid, `pools` by name, `priorities` by class, as they are now; `look` queues a claim."""
+        """`claims` by uid, `pools` by name, `priorities` by PriorityClass: live mappings. `look` queues a claim."""
         self._claims = claims
         self._pools = pools
         self._priorities = priorities
         self._allocator = allocator
         self._look = look
-        # By pool: claims that give way, each to another one.
+        # By pool: the uids of claims to suspend, each with the uid of the claim that gets the share.
         self._victims: dict[str, dict[str, str]] = {}
-        # By appliance and claim.
+        # The last reports, by appliance and claim.
         self._told: dict[str, Mapping[str, Suspended]] = {}
 
     def told(self, appliance: str, claims: Mapping[str, Suspended]) -> None:
-        """Stores an appliance's report on claims that are to be suspended, or are."""
+        """Stores an appliance's report on claims that are being suspended or are suspended."""
         old = self._told.get(appliance, {})
         if claims != old:
             self._told[appliance] = claims
@@ -45,14 +45,14 @@ class Suspensions:
                 self._look(uid)
 
     def why(self, claim: GPUClaim) -> Why | None:
-        """Returns why the claim is to be suspended; None if it is not."""
+        """Returns why the claim is to be suspended; None if it is not to be suspended."""
         for_whom = self._claims.get(self._victims.get(claim.spec.pool, {}).get(claim.uid, ""))
         priority = request_of(claim, self._priorities).priority
         pool = self._pools.get(claim.spec.pool)
         return suspension.why(claim, priority, pool, for_whom, datetime.datetime.now(datetime.UTC))
 
     def status_of_one_that_ends(self, claim: GPUClaim, why: Why, stamp: str) -> ClaimStatus:
-        """Returns the status of a claim that shall be suspended. It is suspended when all its appliances report so."""
+        """Returns the next status of a claim that is to be suspended: Suspended once all its appliances report so."""
         names = statuses.appliances_of(claim)
         told = [self._told.get(name, {}).get(claim.uid, Suspended()) for name in names]
         if problem := next((each.problem for each in told if each.problem), ""):
@@ -63,7 +63,7 @@ class Suspensions:
         return statuses.suspending(claim, why, "", stamp)
 
     def choose_victims(self) -> None:
-        """Chooses claims that give way to others of higher priority for as long as those wait."""
+        """Chooses again which claims to suspend for waiting claims of higher priority."""
         for name, pool in self._pools.items():
             before = self._victims.get(name, {})
             chosen = self._allocator.victims(name, before) if pool.spec.suspend_for_priority else {}
@@ -73,7 +73,7 @@ class Suspensions:
                     self._look(uid)
 
     async def follow_schedules(self, changed: Callable[[GPUClaim], None]) -> None:
-        """Calls `changed` for claims for which a window begins or ends. Reads pools and clock again each time."""
+        """Calls `changed` with each claim for which a schedule's window begins or ends. Never returns."""
         seen: dict[str, tuple[str, ...]] = {}
         while True:
             now = datetime.datetime.now(datetime.UTC)

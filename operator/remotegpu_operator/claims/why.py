@@ -1,9 +1,10 @@
-"""Explains why a claim waits, what has to end before it starts, when that will probably be, and what could start now.
+"""Explains why a claim waits, and estimates when it starts.
 
-Pure: the operator's allocator decides it all from the API server's objects.
+The explanation also has the claims that must end before, and smaller claims that could start now. All functions are
+pure: they run the operator's allocator on the API server's objects.
 
-No program announces its end. If nothing else is known, a claim that has lasted so long is as likely as not to last as
-long again. If pods of the pool have ended, those that lasted longer show how much longer.
+A running program does not announce its end, so the remaining time of a claim is an estimate. It is the median of the
+remaining times of ended pods of the pool that ran longer. Without such pods a claim is assumed to be half done.
 """
 
 import datetime
@@ -30,16 +31,16 @@ from remotegpu_operator.builders.quotas import hard_milli
 Objects = Mapping[str, Sequence[Mapping[str, Any]]]
 
 _MIB: Final = 1 << 20
-# A claim that is made now comes behind all that wait.
+# A creation time later than all others: a new claim comes after all waiting claims.
 _YOUNGEST: Final = "9999"
-# How many claims' ends are followed, and how many of them are examined one by one.
+# The most ends of claims to simulate, and the most of them to examine one by one.
 _MOST_ENDS: Final = 2000
 _MOST_TRIED: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A cluster as its allocator sees it."""
+    """The objects of a cluster that the allocator needs."""
 
     pools: tuple[GPUPool, ...]
     claims: tuple[GPUClaim, ...]
@@ -63,7 +64,7 @@ class State:
         return request_of(claim, self.classes)
 
     def allocator(self, now: datetime.datetime) -> Allocator:
-        """Returns an allocator that knows all claims, and has made no decision of its own."""
+        """Returns an allocator with all pools, quotas and claims, before it has made a decision."""
         made = Allocator()
         made.set_time(now.timestamp())
         for pool in self.pools:
@@ -83,7 +84,7 @@ class State:
 
 
 def wants(claim: GPUClaim) -> bool:
-    """Whether the claim waits for a share, for the first time or, after it gave way to another claim, again."""
+    """Whether the claim waits for a share. A claim that was suspended for a claim of higher priority also waits."""
     gave_way = claim.status.phase is Phase.SUSPENDED and claim.status.reason is Reason.FOR_PRIORITY
     return gave_way or (claim.status.phase not in HOLDING and claim.status.phase is not Phase.EXPIRED)
 
@@ -96,9 +97,9 @@ def _claim(stored: Mapping[str, Any]) -> GPUClaim:
 
 
 def explain(namespace: str, name: str, objects: Objects, now: datetime.datetime) -> Answer:
-    """See `remotegpu.api.waiting.Explainer`.
+    """Explains why a claim waits; see `remotegpu.api.waiting.Explainer`.
 
-    Raises KeyError if the claim is not among the objects, ValueError if it cannot be read.
+    Raises KeyError if the claim is not among the objects, and ValueError if it cannot be read.
     """
     state = State.of(objects)
     claim = next((each for each in state.claims if (each.namespace, each.name) == (namespace, name)), None)
@@ -120,7 +121,7 @@ def explain(namespace: str, name: str, objects: Objects, now: datetime.datetime)
         smaller=() if request.again else tuple(_smaller(allocator, request)),
     )
     if status.reason not in (Reason.WAITING_FOR_CAPACITY, Reason.NOT_SEEN, Reason.QUOTA_EXCEEDED, Reason.FOR_PRIORITY):
-        return answer  # no other claim's end would help
+        return answer  # the end of another claim would not help
     lengths, latest = lengths_of(objects["pods"], claim.spec.pool), _latest_ends(objects["pods"], now)
     answer = _with_ends(answer, state, allocator, claim, _ends(state, claim, lengths, latest, now), lengths)
     return replace(answer, estimate=answer.estimate + _leaving(answer, state, latest))
@@ -134,7 +135,7 @@ class _End:
 
 
 def _latest_ends(pods: Iterable[Mapping[str, Any]], now: datetime.datetime) -> dict[str, int]:
-    """Returns by uid in how many seconds each pod that is being deleted has lost its share at the latest."""
+    """Returns the most seconds after which each pod that is being deleted has lost its share, by the pod's uid."""
     found = {}
     for pod in map(dict, pods):
         if leaving.being_deleted(pod):
@@ -144,7 +145,7 @@ def _latest_ends(pods: Iterable[Mapping[str, Any]], now: datetime.datetime) -> d
 
 
 def _leaving(answer: Answer, state: State, latest: Mapping[str, int]) -> str:
-    """Returns a sentence if the claim waits for the share of a pod that is being deleted; empty otherwise."""
+    """Returns a message if the claim waits for the share of a pod that is being deleted; empty otherwise."""
     waited_for = {holder.claim for holder in answer.holders}
     ends = [
         (each.spec.pod.name, latest[each.spec.pod.uid])
@@ -162,7 +163,7 @@ def _leaving(answer: Answer, state: State, latest: Mapping[str, int]) -> str:
 def _ends(
     state: State, claim: GPUClaim, lengths: Sequence[int], latest: Mapping[str, int], now: datetime.datetime
 ) -> Iterator[_End]:
-    """Yields the probable ends of claims whose share or quota it could use."""
+    """Yields the probable ends of the claims whose share or quota `claim` could use."""
     for each in state.claims:
         if each.status.phase in HOLDING and (claim.spec.pool == each.spec.pool or claim.namespace == each.namespace):
             held = max(0, int((now - _since(each)).total_seconds()))
@@ -171,13 +172,16 @@ def _ends(
 
 
 def remaining(held_seconds: int, lengths: Sequence[int]) -> int:
-    """Returns how much longer a claim lasts after so many seconds: an even chance of more or less."""
+    """Returns the median remaining time in seconds of a claim that has lasted `held_seconds`.
+
+    `lengths` are the durations of ended pods in seconds.
+    """
     longer = [length - held_seconds for length in lengths if length > held_seconds]
     return int(statistics.median(longer)) if longer else held_seconds
 
 
 def lengths_of(pods: Iterable[Mapping[str, Any]], pool: str) -> list[int]:
-    """Returns how many seconds each ended pod of a pool ran."""
+    """Returns the durations in seconds of a pool's ended pods."""
     found = []
     for pod in pods:
         if (pod["metadata"].get("annotations") or {}).get(POOL_ANNOTATION, DEFAULT_POOL) != pool:
@@ -192,7 +196,7 @@ def lengths_of(pods: Iterable[Mapping[str, Any]], pool: str) -> list[int]:
 
 
 def _since(claim: GPUClaim) -> datetime.datetime:
-    """Returns since when the claim has its share."""
+    """Returns the time since which the claim has its share."""
     times = [each.last_transition_time for each in claim.status.conditions if each.type == "Ready"]
     return datetime.datetime.fromisoformat(times[0] if times and times[0] else claim.created)
 
@@ -200,9 +204,10 @@ def _since(claim: GPUClaim) -> datetime.datetime:
 def _with_ends(
     answer: Answer, state: State, now: Allocator, claim: GPUClaim, ends: Iterable[_End], lengths: Sequence[int]
 ) -> Answer:
-    """Ends one claim after the other, and places waiting ones in their order, until this one has its share.
+    """Returns the answer with the probable start of `claim` and the claims that must end before.
 
-    Claims placed before it end as well, after a typical time.
+    Simulates the future: claims end one after the other, and waiting claims are placed, until `claim` is placed. Claims
+    that are placed earlier end after the median duration.
     """
     allocator, claims = now.copy(), {each.uid: each for each in state.claims}
     events = [(end.ends_in_seconds, end.claim.uid, end) for end in ends if end.claim.uid != claim.uid]
@@ -237,30 +242,30 @@ def _with_ends(
 
 
 def _needed(state: State, now: Allocator, claim: GPUClaim, gone: Sequence[_End]) -> list[_End]:
-    """Returns the ended claims without whose end it would not start."""
+    """Returns the ends in `gone` that are needed for `claim` to start."""
     needed, without = list(gone), now.copy()
     for end in gone:
         without.release(end.claim.uid)
-    # The last to end are tried first: the ones that remain end soonest.
+    # Try to do without the latest ends first, so that the remaining ends are the earliest ones.
     for end in sorted(gone, key=lambda each: -each.ends_in_seconds)[:_MOST_TRIED]:
         fewer = [each for each in needed if each is not end]
         tried = without.copy()
-        # A claim that gave way, and had its share again, ends twice.
+        # A claim that was suspended, and had its share again, has two ends.
         if all(each.claim.uid != end.claim.uid for each in fewer):
             state.enter(end.claim, tried)
-        # Claims behind it are not tried.
+        # `any` stops the iterator, so claims after this one are not placed.
         if any(each.request.uid == claim.uid for each in tried.copy().placing()):
             needed, without = fewer, tried
     return needed
 
 
 def _placed(allocator: Allocator) -> list[str]:
-    """Places what fits now; returns the uids of those claims."""
+    """Places all claims that fit now, and returns their uids."""
     return [each.request.uid for each in allocator.place()]
 
 
 def _smaller(now: Allocator, request: Request) -> Iterator[str]:
-    """Yields the largest share, and the largest count of equal shares, that a claim made now would get at once."""
+    """Yields the largest smaller request that a new claim would get at once: first by size, then by number of GPUs."""
     ask, without = request.ask, now.copy()
     without.release(request.uid)
 
@@ -281,7 +286,10 @@ def _smaller(now: Allocator, request: Request) -> Iterator[str]:
 
 
 def _largest(most: int, works: Callable[[int], bool]) -> int:
-    """Returns the largest number from 1 to `most` that works, 0 if none does. If one works, all below it do."""
+    """Returns the largest number from 1 to `most` for which `works` is true; 0 if there is none.
+
+    A bisection: if `works` is true for a number, it must be true for all smaller ones.
+    """
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,5 +1,5 @@
-"""The API server: reads and writes with deadlines, watched objects, events, the Lease, and retries.
+"""Access to the API server: calls with timeouts, watches, Events, the Lease, and a work queue with retries.
 
-Called by everything here that reads or writes an object. No write happens without the Lease (`leadership`). It knows
-Kubernetes, and nothing of GPUs.
+The whole operator reads and writes objects through this package. The operator writes nothing without the Lease
+(`leadership`). The package has nothing specific to GPUs.
 """

@@ -1,7 +1,7 @@
-"""The objects of one kind as the API server has them, kept up to date by a watch.
+"""A cache of the API server's objects of one kind, kept up to date by a watch.
 
-kopf's event handlers are not enough for claims and pods: after a watch is lost they list again and do not report what
-was deleted in between, and such a claim would hold its share forever.
+kopf's event handlers are not sufficient for claims and pods. After a lost watch they list again, but do not report
+objects that were deleted in between. A claim that was deleted then would keep its share without end.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
 
-# Old and new object; None: there is none.
+# Called with the old and the new object. The old one is None after a creation, the new one after a deletion.
 OnChange = Callable[[Object | None, Object | None], None]
 
 
 class Cache:
-    """Objects by uid: one that is made again under its old name is another object."""
+    """A cache of objects by uid. An object that is created again under the same name is another object."""
 
     def __init__(
         self,
@@ -32,7 +32,10 @@ class Cache:
         labels: str = "",
         keep: Callable[[Object], Object] = lambda thing: thing,
     ) -> None:
-        """`keep` selects the part of an object to remember, where most of it is of no use."""
+        """`on_change` is called after each change. `keep` returns the parts of an object to store; all by default.
+
+        `namespace` and `labels` limit the objects; without them, the cache has all of a kind.
+        """
         self._api = api
         self.resource = resource
         self._on_change = on_change
@@ -41,7 +44,7 @@ class Cache:
         self._keep = keep
         self._objects: dict[str, Object] = {}
         self._uids: dict[tuple[str, str], str] = {}
-        # Deleted lately: the answer to a write of ours may arrive after the report of the deletion.
+        # Recently deleted uids: the answer to a write of ours may arrive after the report of the deletion.
         self._deleted: dict[str, None] = {}
         self.synced = asyncio.Event()
 
@@ -55,11 +58,11 @@ class Cache:
         return self._objects.get(uid)
 
     def named(self, namespace: str, name: str) -> Object | None:
-        """Returns the object that has the name now."""
+        """Returns the object that has the name now, or None."""
         return self._objects.get(self._uids.get((namespace, name), ""))
 
     def store(self, new: Object) -> None:
-        """Stores an object from a list, a watch or the answer to a write. Ignores a state older than the known one."""
+        """Stores an object from a list, a watch or the answer to a write. Ignores states that are not newer."""
         uid = new["metadata"]["uid"]
         old = self._objects.get(uid)
         if uid in self._deleted or (old is not None and _version(new) <= _version(old)):
@@ -81,7 +84,7 @@ class Cache:
             self._tell(old, None)
 
     def _tell(self, old: Object | None, new: Object | None) -> None:
-        """Calls `on_change`. An error in one object is logged: it does not end the watch of the others."""
+        """Calls `on_change`. An exception is only logged, so that a broken object does not stop the watch."""
         try:
             self._on_change(old, new)
         except Exception:
@@ -91,7 +94,7 @@ class Cache:
             _log.exception("%s %r: what it contains cannot be used; correct or delete it", self.resource.kind, where)
 
     async def run(self) -> None:
-        """Lists, then watches, forever."""
+        """Lists the objects and then watches them, until cancelled."""
         version = ""
         while True:
             try:
@@ -104,7 +107,7 @@ class Cache:
                         case "ADDED" | "MODIFIED":
                             self.store(event["object"])
             except ApiError as error:
-                # The version is too old, or the server cannot say: either way the list is the truth.
+                # The version is too old, or the watch failed for another reason: list again.
                 version = ""
                 if not error.gone:
                     _log.warning("watching %s: %s", self.resource.plural, error)
@@ -114,10 +117,10 @@ class Cache:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _list(self) -> str:
-        """Lists all objects and forgets those that the list lacks, unless they are newer than the list.
+        """Lists all objects, and forgets objects that are not in the list, unless they are newer than the list.
 
-        Our own write may overtake the list, and another API server may answer from an older cache. A watch from the
-        list's version reports the rest.
+        The list may be older than a write of ours, because another API server may answer from an older cache. A watch
+        from the list's version then reports the later changes. Returns this version.
         """
         items, version = await self._api.list(self.resource, self._namespace, self._labels)
         present = {item["metadata"]["uid"] for item in items}
@@ -135,5 +138,5 @@ def _name(thing: Object) -> tuple[str, str]:
 
 
 def _version(thing: Object) -> int:
-    """Returns the object's version: of one kind, whole numbers that grow. Promised since 1.35, true before."""
+    """Returns the object's resource version, a number that grows within a kind (guaranteed since Kubernetes 1.35)."""
     return int(thing["metadata"]["resourceVersion"])

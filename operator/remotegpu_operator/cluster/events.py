@@ -1,4 +1,4 @@
-"""Events: what happened to a claim or a pod, where people look first."""
+"""Writes Events about claims and pods, which `kubectl describe` shows."""
 
 import asyncio
 import datetime
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 EVENTS: Final = Resource("v1", "events", "Event")
 SOURCE: Final = "remotegpu-operator"
-# Events are a courtesy: past this many they are dropped and counted, never waited for.
+# The longest queue. Further Events are dropped and counted: reconciliation does not wait for Events.
 _QUEUED: Final = 10_000
 _WRITERS: Final = 4
 _REPEAT_SECONDS: Final = 600.0
@@ -23,7 +23,7 @@ _REMEMBERED: Final = 20_000
 
 
 class Events:
-    """Writes Events. The same reason and message about the same object is written once in ten minutes."""
+    """Writes Events from a queue. Equal Events about an object are written at most once in ten minutes."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -56,7 +56,7 @@ class Events:
             try:
                 await self._api.create(EVENTS, event["metadata"]["namespace"], event)
             except ApiError as error:
-                # The namespace may be about to be deleted.
+                # The namespace may be terminating.
                 _log.debug("an Event is not written: %s", error)
             except Unanswered as error:
                 _log.warning("an Event is not written: the API server does not answer (%r)", error)

@@ -1,6 +1,7 @@
-"""The API server: dicts in, dicts out, a deadline on every call, and no write without the Lease.
+"""A client of the API server: objects are dicts, every call has a timeout, and a write needs the Lease.
 
-Claims come by the hundred a second, so nothing here turns JSON into model classes; `kubernetes` reads the kubeconfig.
+A hundred claims may arrive in a second, so the client does not convert JSON to model classes. The package `kubernetes`
+only reads the configuration.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ Object = dict[str, Any]
 
 _CALL_SECONDS: Final = 10.0
 _CONNECT_SECONDS: Final = 3.0
-# The server ends a watch by itself; a watch that is silent for longer is dead.
+# The time after which the server ends a watch. A watch without data for longer is a dead connection.
 WATCH_SECONDS: Final = 45
 _WATCH: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=WATCH_SECONDS + 10)
 _PAGE: Final = 500
@@ -31,7 +32,7 @@ FIELD_MANAGER: Final = "remotegpu-operator"
 
 
 class ApiError(Exception):
-    """The API server refused; the message is its own."""
+    """The API server answered with an error. The message is the server's."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{message} ({status} {reason})")
@@ -47,13 +48,13 @@ class ApiError(Exception):
         return self.status == 409
 
 
-# No answer: the call may have been executed.
+# The errors of a call without an answer: the call may have been executed.
 Unanswered = (aiohttp.ClientError, TimeoutError, ConnectionError)
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object: `api` is "v1" or "group/version"."""
+    """A kind of object. `api` is "v1" or "group/version"."""
 
     api: str
     plural: str
@@ -70,7 +71,11 @@ NODES: Final = Resource("v1", "nodes", "Node")
 
 
 class Api:
-    """A connection pool to the API server. `fence` raises when this process may no longer write."""
+    """A connection pool to the API server, used by `async with`.
+
+    `fence` is called before each write, and raises if this process may not write. `seconds` is the timeout of a call.
+    All methods raise ApiError if the server refuses, and one of `Unanswered` if it does not answer.
+    """
 
     def __init__(
         self,
@@ -89,7 +94,8 @@ class Api:
         if not configuration.verify_ssl:
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         self.server = configuration.host.rstrip("/")
-        # No proxy of the environment; a line of a watch is as long as an object may be.
+        # Proxies of the environment are not used. The buffer must hold the largest object, which is one line of a
+        # watch.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=connections, ssl=tls), read_bufsize=1 << 22
         )
@@ -101,14 +107,14 @@ class Api:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
-        # Required by aiohttp: connections under TLS close a moment later.
+        # aiohttp needs this pause: TLS connections close a moment later.
         await asyncio.sleep(0.25)
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         return await self._call("GET", resource, resource.path(namespace, name))
 
     async def list_as(self, token: str, resource: Resource, namespace: str, fields: str) -> list[Object]:
-        """Lists at most a page of what a field selector names, with the rights of another user's token."""
+        """Lists at most one page of the objects that a field selector selects, with the rights of a user's token."""
         query = {"limit": str(_PAGE), "fieldSelector": fields}
         page = await self._call("GET", resource, resource.path(namespace), query, token=token)
         return page.get("items") or []
@@ -120,7 +126,10 @@ class Api:
         labels: str = "",
         keep: Callable[[Object], Object] = lambda item: item,
     ) -> tuple[list[Object], str]:
-        """Lists everything, each object reduced by `keep`; returns the version from which a watch continues too."""
+        """Lists all objects, page by page. `keep` returns the parts of each object to store.
+
+        Returns the objects, and the version from which a watch continues.
+        """
         items: list[Object] = []
         query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
         while True:
@@ -134,7 +143,10 @@ class Api:
     async def watch(
         self, resource: Resource, version: str, namespace: str | None = None, labels: str = ""
     ) -> AsyncIterator[Object]:
-        """Yields events after `version` until the server ends the stream. A version too old is a `gone` ApiError."""
+        """Yields the events after `version` until the server ends the stream.
+
+        Raises an ApiError with `gone` if the version is too old.
+        """
         query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
         query |= {"timeoutSeconds": str(WATCH_SECONDS)} | ({"labelSelector": labels} if labels else {})
         url = self.server + resource.path(namespace)
@@ -150,7 +162,7 @@ class Api:
                         raise ApiError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))
                     yield event
             finally:
-                # An abandoned stream is of no further use; a close in TLS might outlive the event loop.
+                # Abort instead of a close: the close of a TLS connection might take longer than the event loop lives.
                 if response.connection is not None and response.connection.transport is not None:
                     response.connection.transport.abort()
 
@@ -158,7 +170,7 @@ class Api:
         return await self._call("POST", resource, resource.path(namespace), {}, body)
 
     async def token(self, accounts: Resource, namespace: str, name: str, request: Object) -> str:
-        """Makes a token of a service account (TokenRequest). It changes nothing, so a non-leader may ask too."""
+        """Requests a token of a service account (TokenRequest). It changes no object, so it works without the Lease."""
         answer = await self._call("POST", accounts, accounts.path(namespace, name, "token"), {}, request, fenced=False)
         token: str = answer["status"]["token"]
         return token
@@ -166,11 +178,11 @@ class Api:
     async def patch(
         self, resource: Resource, namespace: str | None, name: str, body: Object, subresource: str | None = None
     ) -> Object:
-        """Applies a merge patch; with metadata.resourceVersion in it, only if no other client has written since."""
+        """Applies a merge patch. With metadata.resourceVersion in `body` it fails if the object has changed since."""
         return await self._call("PATCH", resource, resource.path(namespace, name, subresource), {}, body, _MERGE)
 
     async def apply(self, resource: Resource, namespace: str | None, body: Object) -> Object:
-        """Applies our part of an object by server-side apply."""
+        """Applies the operator's fields of an object by server-side apply."""
         path = resource.path(namespace, body["metadata"]["name"])
         return await self._call("PATCH", resource, path, {"fieldManager": FIELD_MANAGER, "force": "true"}, body, _APPLY)
 
@@ -178,7 +190,7 @@ class Api:
         return await self._call("PUT", resource, resource.path(namespace, body["metadata"]["name"]), {}, body)
 
     async def delete(self, resource: Resource, namespace: str | None, name: str, uid: str) -> None:
-        """Deletes exactly that object; one that is gone or was made again is no error."""
+        """Deletes the object with this uid. It is not an error if the object is gone or was created again."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
             await self._call("DELETE", resource, resource.path(namespace, name), {}, body)
@@ -201,7 +213,7 @@ class Api:
         headers = {"Authorization": f"Bearer {token}"} if token else await self._headers()
         data = None if body is None else json.dumps(body)
         if verb != "GET" and fenced:
-            # Checked as late as possible: a pooled connection needs no wait between here and the socket.
+            # Checked as late as possible: with a pooled connection the request is sent without a further wait.
             self._fence()
         code: int | str = "none"
         try:
@@ -222,7 +234,7 @@ class Api:
             metrics.API_CALLS.labels(verb, resource.plural, code).inc()
 
     async def _headers(self) -> dict[str, str]:
-        # The token of a service account is read again when it is renewed; that is what the client's hook does.
+        # The client's hook reads a service account's token again after its renewal.
         token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         return {"Authorization": token} if token else {}
 
@@ -236,7 +248,7 @@ def _event(line: bytes) -> Object:
 
 
 async def configuration(kubeconfig: str | None = None) -> Any:
-    """Loads the configuration: the pod's service account, outside a cluster KUBECONFIG, or the named file."""
+    """Loads the configuration from the file `kubeconfig`. Without it, from the pod's service account or KUBECONFIG."""
     found = kubernetes_client.Configuration()
     if kubeconfig is None:
         try:

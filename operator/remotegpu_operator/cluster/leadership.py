@@ -1,8 +1,8 @@
 """Leadership: only the holder of the Lease `remotegpu-operator` may write.
 
-A holder that slept, or that cannot renew, must stop writing before another may begin. So it trusts its Lease only for a
-time that it measures by its own monotonic clock from before the renewal was sent. That time ends before a candidate,
-which waits from when it saw the renewal, can take over. No clocks are compared.
+A holder that was stopped, or that cannot renew the Lease, must stop writing before another process begins to write. The
+holder trusts a renewal for 10 s, counted from before it sent the renewal. A candidate takes over 15 s after it saw the
+last renewal. Each process measures by its own monotonic clock, so no clocks are compared.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ LEASE_NAME: Final = "remotegpu-operator"
 LEASE_SECONDS: Final = 15
 TRUST_SECONDS: Final = 10.0
 _RENEW_SECONDS: Final = 2.0
-# A renewal that gets no answer leaves time for another one.
+# The timeout of a call. After a renewal without an answer there is time for another one.
 CALL_SECONDS: Final = 3.0
 
 
 class NotLeaderError(Exception):
-    """The process does not hold the Lease, and must not write."""
+    """This process does not hold the Lease, so it must not write."""
 
 
 class Leadership:
@@ -38,11 +38,11 @@ class Leadership:
         self._clock = clock
         self._lease: Object | None = None
         self._trusted_until = float("-inf")
-        # Why this process is not useful now, neither as the holder nor as the next one.
+        # Why this process cannot read or renew the Lease; empty if it can. Shown by the readiness probe.
         self.problem = "the API server has not answered yet"
 
     def check(self) -> None:
-        """Raises unless this process holds the Lease now."""
+        """Raises NotLeaderError unless this process holds the Lease now."""
         if self._clock() >= self._trusted_until:
             raise NotLeaderError(f"{self._identity} does not hold the Lease {LEASE_NAME}")
 
@@ -65,7 +65,7 @@ class Leadership:
                 spec = lease.get("spec", {})
                 holder = spec.get("holderIdentity") or ""
                 idle = self._clock() - seen[1]
-                # A holder of our name is this pod before a restart: no other process runs under it.
+                # A holder with our identity is this pod before a restart: no other process has this identity.
                 if holder in {"", self._identity} or idle >= spec.get("leaseDurationSeconds", LEASE_SECONDS):
                     await self._write(lease)
                     return
@@ -77,7 +77,7 @@ class Leadership:
             await asyncio.sleep(_RENEW_SECONDS)
 
     async def keep(self) -> None:
-        """Renews until the Lease is lost, then returns."""
+        """Renews the Lease every two seconds. Returns when it is lost."""
         while self.held:
             await asyncio.sleep(_RENEW_SECONDS)
             if not self.held:
@@ -89,17 +89,16 @@ class Leadership:
                     break
                 self._report(f"the Lease cannot be renewed: {error}")
             except Unanswered as error:
-                # The write may have happened: its version is needed for the next attempt.
+                # The write may have been executed: the next attempt needs the Lease's new version.
                 self._report(f"the Lease cannot be renewed: the API server does not answer ({error!r})")
                 if not await self._still_ours():
                     break
         self._trusted_until = float("-inf")
 
     async def release(self) -> None:
-        """Lets another process take over at once.
+        """Releases the Lease, so that another process can take over at once.
 
-        Raises `ApiError` or one of `Unanswered` if it is not given back: another process must then wait until it runs
-        out.
+        Raises ApiError or one of `Unanswered` if the release fails: another process then waits until the Lease expires.
         """
         try:
             while self.held and self._lease is not None:
@@ -124,7 +123,7 @@ class Leadership:
         try:
             return await self._read_ours()
         except (ApiError, *Unanswered):
-            return True  # unknown; the clock decides
+            return True  # unknown: the Lease stays trusted until its time is over
 
     async def _read_ours(self) -> bool:
         lease = await self._read()

@@ -1,4 +1,4 @@
-"""Applies objects as they were built, with a digest of themselves: an unchanged object needs no write."""
+"""Applies built objects with a digest of their content in an annotation, so that unchanged objects need no write."""
 
 import hashlib
 import json
@@ -11,10 +11,9 @@ _MANIFEST: Final = f"{STATUS_PREFIX}manifest"
 
 
 class Manifests:
-    """Objects of one namespace that are not watched.
+    """Applies objects of one namespace that are not watched.
 
-    Each leader writes each object once, and whenever its content changes. A deleted one is written again at the next
-    `keep`.
+    Each leader writes an object once, and again whenever its content changes. `keep` also restores a deleted object.
     """
 
     def __init__(self, api: Api, namespace: str) -> None:

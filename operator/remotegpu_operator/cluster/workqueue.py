@@ -1,4 +1,4 @@
-"""A queue in which a key waits once and is worked on by one task at a time, now or later."""
+"""A work queue of keys. Each key waits at most once, and only one task at a time works on it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -8,7 +8,10 @@ K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueue(Generic[K]):
-    """A work queue like those of Kubernetes' controllers: a key added while it is worked on is worked on again."""
+    """A work queue as in Kubernetes' controllers. A key that is added while a task works on it is processed again.
+
+    `work` is called with each key, in `tasks` concurrent tasks.
+    """
 
     def __init__(self, work: Callable[[K], Awaitable[None]], tasks: int) -> None:
         self._work = work
@@ -27,7 +30,7 @@ class WorkQueue(Generic[K]):
             self._ready.put_nowait(key)
 
     def add_later(self, key: K, seconds: float) -> None:
-        """Adds the key after so many seconds; of two orders for a key the earlier counts."""
+        """Adds the key after `seconds`. If the key is scheduled already, the earlier time counts."""
         loop = asyncio.get_running_loop()
         if (known := self._later.get(key)) is not None:
             if known.when() <= loop.time() + seconds:

@@ -1,4 +1,4 @@
-"""Authenticates readers and finds what they may list: asked of the API server, and cached for some seconds."""
+"""Authenticates readers and finds their rights, by requests to the API server that are cached for some seconds."""
 
 import asyncio
 import hashlib
@@ -17,16 +17,16 @@ _ACCESS_REVIEWS: Final = Resource("authorization.k8s.io/v1", "subjectaccessrevie
 
 _BELIEVED_SECONDS: Final = 20.0
 _MOST_KEPT: Final = 1024
-# A flood of unknown tokens must not reach the API server.
+# The most concurrent reviews, so that a flood of unknown tokens does not reach the API server.
 _MOST_AT_A_TIME: Final = 8
 
 
 class NotSignedInError(Exception):
-    """There is no token, or it is not valid; the message says which, and what to do."""
+    """The token is missing or not valid. The message says which, and what to do."""
 
 
 class NotAllowedError(Exception):
-    """This user may list none of the objects."""
+    """The user may list neither pools nor claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,10 @@ class Reader:
 
 
 class Access:
-    """Access checks. A reader who may not list all claims is checked for each of `namespaces`.
+    """Checks the access rights of readers.
 
-    Tokens themselves are not kept, and neither is a refusal: the API server answers those from its own cache.
+    A reader who may not list all claims is checked for each namespace of `namespaces`. Rights are cached by a hash of
+    the token. Refused tokens are not cached here, because the API server has its own cache.
     """
 
     def __init__(self, api: Api, namespaces: Callable[[], Awaitable[Collection[str]]]) -> None:
@@ -49,13 +50,13 @@ class Access:
         self._asking: dict[str, asyncio.Lock] = {}
 
     async def reader(self, token: str) -> Reader:
-        """Returns the reader of a token. Raises NotSignedInError, NotAllowedError, and what `Api` raises."""
+        """Returns the reader with this token. Raises NotSignedInError, NotAllowedError and the errors of `Api`."""
         if not token:
             raise NotSignedInError("there is no token: send one of the cluster as `Authorization: Bearer TOKEN`")
         if not token.isascii():
             raise NotSignedInError("the token has letters that no token has; `kubectl create token ACCOUNT` makes one")
         digest = hashlib.sha256(token.encode()).hexdigest()
-        # Several requests of one page share one review.
+        # Concurrent requests with the same token share one review.
         async with self._asking.setdefault(digest, asyncio.Lock()):
             try:
                 until, reader = self._readers.get(digest, (0.0, None))

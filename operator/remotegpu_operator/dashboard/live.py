@@ -1,4 +1,4 @@
-"""The snapshot as of now. Each replica has its own cache, also those that wait for the Lease."""
+"""The live snapshot of pools and claims. Every replica has its own caches, even without the Lease."""
 
 import asyncio
 import datetime
@@ -18,9 +18,10 @@ from remotegpu_operator.cluster.kube import Api, Object, Resource
 from remotegpu_operator.dashboard.snapshot import current
 
 _GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
-# The operator works in the same process: a snapshot takes a fifth of its time at most.
+# The pause after a snapshot, in multiples of its duration: snapshots use at most a fifth of the time, because the
+# operator works in the same process.
 _PAUSE_PER_WORK: Final = 4
-# Schedules begin and end without a change of objects.
+# The longest age of a snapshot. Schedules begin and end without a change of objects.
 _STALE_SECONDS: Final = 20.0
 
 
@@ -41,12 +42,12 @@ class Live:
 
     @property
     def problem(self) -> str:
-        """Why there is no snapshot to show yet; empty if there is one."""
+        """The reason why there is no snapshot yet; empty if there is one."""
         missing = [plural for plural, cache in self._caches.items() if not cache.synced.is_set()]
         return f"the API server has not listed {', '.join(missing)} yet: try again" if missing else ""
 
     def snapshot(self) -> Snapshot:
-        """Returns the present snapshot: the same object while nothing has changed, and for a second in any case."""
+        """Returns the present snapshot. It is the same object while nothing has changed, and for at least a second."""
         age = time.monotonic() - self._made
         if (self._stale and age >= self._pause) or age >= _STALE_SECONDS:
             begun, self._stale = time.monotonic(), False
@@ -70,7 +71,10 @@ class Live:
         return readable(GPUPool.from_object, self._caches[POOLS])
 
     async def why(self, namespace: str, name: str) -> Answer:
-        """Explains a claim, in a thread, one at a time: it may take seconds. Raises KeyError if it does not exist."""
+        """Explains why a claim waits. The work takes seconds, so it runs in a thread, one explanation at a time.
+
+        Raises KeyError if the claim does not exist, and ValueError if it cannot be read.
+        """
         async with self._explaining:
             now = datetime.datetime.now(datetime.UTC)
             return await asyncio.to_thread(why.explain, namespace, name, self._objects(), now)

@@ -1,4 +1,4 @@
-"""Sessions and load as appliances report them. Each replica asks them itself, and only while a page shows it."""
+"""Reads sessions and load from the appliances. Each replica polls the appliances, only while a page shows the load."""
 
 import asyncio
 import base64
@@ -39,8 +39,7 @@ class Loads:
         self._tokens = tokens
         self._appliances = appliances
         self._readings: dict[str, Reading] = {}
-        # Audience of the token that an appliance takes, as its pod told: by name and address, which changes with the
-        # pod.
+        # The audience of the token for each appliance, by name and address. A new pod has another address.
         self._audiences: dict[tuple[str, str], str] = {}
         self._due = float("-inf")
         self._asking = asyncio.Lock()
@@ -51,7 +50,10 @@ class Loads:
         self._bundle = b""
 
     async def load(self, scope: Scope) -> Json:
-        """Returns sessions and load within the scope. Raises what `Api` raises."""
+        """Returns the sessions and load that `scope` may see. Polls the appliances if the last readings are too old.
+
+        Raises the errors of `Api`.
+        """
         async with self._asking:
             begun = time.monotonic()
             if begun >= self._due:
@@ -77,12 +79,12 @@ class Loads:
         self._readings = {each.name: reading for each, reading in zip(serving, found, strict=True)}
 
     async def _look_at_pods(self, serving: list[ApplianceStatus]) -> None:
-        """Finds the token audience of each appliance. It depends on the release, which the pod tells."""
+        """Finds the token audience of each appliance. It depends on the appliance's release, and so on its pod."""
         places = {(each.name, each.address) for each in serving}
         if places - self._audiences.keys():
             pods, _ = await self._api.list(PODS, self._namespace, APPLIANCE_LABEL)
             told = {(pod["metadata"]["labels"][APPLIANCE_LABEL], pod_address(pod)): audience(pod) for pod in pods}
-            # A pod whose container is not running yet has no address, and is looked at again.
+            # A pod whose container is not running yet has no address. The next call checks it again.
             self._audiences |= told
         self._audiences = {place: found for place, found in self._audiences.items() if place in places}
 

@@ -1,6 +1,6 @@
-"""The page and its data over HTTP.
+"""Serves the page and its data over HTTP.
 
-Read-only: each route is a GET, and a token counts only in a header, which no other site's page can send.
+All routes are GET and read-only. A token is accepted only in a header, which a page of another site cannot send.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 _MOST_STREAMS: Final = 200
 _MOST_STREAMS_OF_READER: Final = 32
-# Behind a proxy all readers have the same address.
+# The limits for one peer are high, because behind a proxy all readers have the same address.
 PLACES: Final = Places(waiting=256, waiting_of_peer=64, answering=512, answering_of_peer=384)
 ABOUT: Final = {"of": "cluster", "signIn": True}
 
@@ -41,12 +41,12 @@ class Dashboard:
         self._recorded = recorded
         self._loads = loads
         self._access = Access(api, live.namespaces)
-        # Namespaces whose claims are gone have used something too.
+        # Includes namespaces that have usage but no claims now.
         self._usage_access = Access(api, recorded.namespaces)
         self._whole = live.snapshot()
         self._seen: dict[Scope, Snapshot] = {}
         self.door = Door(PLACES)
-        # Open pages, by reader.
+        # The number of open pages, by user.
         self._streams: Counter[str] = Counter()
 
     def application(self) -> web.Application:
@@ -73,7 +73,7 @@ class Dashboard:
         return _json({"user": reader.user, **self._seen_by(reader).to_object()})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        """Sends the whole snapshot, then changes, at most once a second, until the reader may not see it any more."""
+        """Sends the complete snapshot, and then changes at most once a second, while the reader has the rights."""
         reader = await self._reader(request)
         if self._streams.total() >= _MOST_STREAMS or self._streams[reader.user] >= _MOST_STREAMS_OF_READER:
             most = f"{_MOST_STREAMS} pages, {_MOST_STREAMS_OF_READER} of one user,"
@@ -102,7 +102,7 @@ class Dashboard:
         _, namespace, name = await self._claim(request)
         selector = f"involvedObject.kind={GPUCLAIMS.kind},involvedObject.name={name}"
         try:
-            # With the reader's rights, not our own.
+            # Listed with the reader's token: the operator's rights are greater.
             found = await self._api.list_as(_token(request), EVENTS, namespace, selector)
         except (ApiError, *Unanswered) as error:
             return _json({"events": [], "problem": f"its events are not known: {error}"})
@@ -110,7 +110,7 @@ class Dashboard:
         return _json({"events": [{key: each.get(key) for key in keys} for each in found], "problem": ""})
 
     async def _why(self, request: web.Request) -> web.Response:
-        """Explains a claim, only to readers of all namespaces: claims ahead of it or holding GPUs may be in any."""
+        """Explains why a claim waits. Only readers of all namespaces get an answer, because it may name any claim."""
         reader, namespace, name = await self._claim(request)
         if reader.scope.namespaces is not None:
             return _json(None)
@@ -139,7 +139,10 @@ class Dashboard:
         return self._live.prices() if reader.scope.pools else {}
 
     async def _claim(self, request: web.Request) -> tuple[Reader, str, str]:
-        """Returns the reader, and the namespace and name of a claim that the reader may list."""
+        """Returns the reader, and the namespace and name of the claim in the path.
+
+        Raises HTTPNotFound if the reader may not list the claim.
+        """
         reader = await self._reader(request)
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         if f"{namespace}/{name}" not in self._seen_by(reader).claims:
@@ -152,7 +155,7 @@ class Dashboard:
         return await self._access.reader(_token(request))
 
     def _seen_by(self, reader: Reader) -> Snapshot:
-        """Returns one snapshot object for all readers with the same rights, as long as nothing has changed."""
+        """Returns the part of the snapshot that the reader may see. Readers with the same rights share one object."""
         whole = self._live.snapshot()
         if whole is not self._whole:
             self._whole, self._seen = whole, {}

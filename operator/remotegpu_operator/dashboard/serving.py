@@ -1,4 +1,4 @@
-"""The dashboard next to the operator: its own thread, event loop and connection, and no right to write."""
+"""Runs the dashboard next to the operator, in its own thread with its own event loop and connections."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,10 @@ _log = logging.getLogger(__name__)
 
 @contextlib.asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[None]:
-    """Serves the dashboard if a port is given. Its failure is only logged: pools and claims do not depend on it."""
+    """Serves the dashboard inside the `async with` block if the settings have a port for it.
+
+    A failure of the dashboard is only logged, so that it does not stop pools and claims.
+    """
     port = settings.dashboard_port
     if port is None:
         yield
@@ -54,7 +57,7 @@ async def _serve(settings: Settings, port: int) -> None:
         await runner.setup()
         try:
             assert runner.server is not None
-            async with dashboard.door.open(runner.server, EVERYWHERE, port):  # a Service's requests come from outside
+            async with dashboard.door.open(runner.server, EVERYWHERE, port):  # requests come through a Service
                 _log.info("dashboard on port %d", port)
                 await live.run()
         finally:

@@ -1,4 +1,4 @@
-"""Builds the page's JSON: pools with their GPUs, and claims. Pure; positions in queues come from the allocator."""
+"""Pure functions that build the JSON of pools and claims. The allocator computes the claims' positions in queues."""
 
 import datetime
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from remotegpu_operator.claims.why import Objects, State
 
 
 def current(objects: Objects, now: datetime.datetime) -> Snapshot:
-    """Builds the snapshot. `objects` are as for `why.explain`; pods are not needed."""
+    """Builds the snapshot. `objects` are as for `why.explain`, but pods are not needed."""
     state = State.of(objects)
     positions = _positions(state, now)
     return Snapshot(
@@ -28,7 +28,7 @@ def snapshot_of(objects: Objects, now: datetime.datetime) -> snapshot.State:
 
 
 def _positions(state: State, now: datetime.datetime) -> dict[str, int]:
-    """Returns the place of each waiting claim in the queue of its pool, from 1."""
+    """Returns the position of each waiting claim in its pool's queue, by uid; the first position is 1."""
     lengths: dict[str, int] = {}
     found = {}
     for request in state.allocator(now).waiting():

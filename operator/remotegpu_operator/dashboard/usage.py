@@ -1,4 +1,4 @@
-"""Usage as the page shows it: sums over the operator's record, limited to what a reader may list."""
+"""Sums of the operator's usage record for the page, limited to the claims that a reader may list."""
 
 import asyncio
 import time
@@ -19,24 +19,24 @@ Prices = Mapping[str, Sequence[Price]]
 
 _HOUR: Final = 3600
 _DAY: Final = 24 * _HOUR
-# For each range its seconds, and the seconds of a bar.
+# The length in seconds of each range, and of a bar in its chart.
 RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "hour": (_HOUR, 300),
     "day": (_DAY, _HOUR),
     "week": (7 * _DAY, 6 * _HOUR),
     "month": (30 * _DAY, _DAY),
 }
-# Not by user: a reader who may list claims may not always know whose they are.
+# The keys for sums. The user is not among them: a reader who may list claims may not know all their users.
 BY: Final[Mapping[str, By]] = {"namespace": "namespace", "pool": "pool", "model": "model", "claim": "claim"}
 _MOST_ROWS: Final = 100
 _IDLE_SECONDS: Final = 600
-# The record has megabytes. It is read on demand, this rarely, and for a fifth of the time at most.
+# The record has megabytes. It is read on demand, at most every ten seconds and for at most a fifth of the time.
 _KEPT_SECONDS: Final = 10.0
 _PAUSE_PER_WORK: Final = 4
 
 
 class Recorded:
-    """The record as it was some seconds ago, and sums over it."""
+    """A cached copy of the usage record, some seconds old, and sums over it."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api = api
@@ -45,16 +45,16 @@ class Recorded:
         self._due = float("-inf")
         self._work = 0.0
         self._answers: dict[tuple[Scope, str, str], Json] = {}
-        # One at a time: the operator works in the same process.
+        # One computation at a time, because the operator works in the same process.
         self._working = asyncio.Lock()
 
     async def namespaces(self) -> set[str]:
-        """Returns the namespaces of all recorded claims. Raises what `Api` raises."""
+        """Returns the namespaces of all recorded claims. Raises the errors of `Api`."""
         async with self._working:
             return {each.namespace for each in (await self._read()).holdings.values()}
 
     async def usage(self, scope: Scope, length: str, by: str, prices: Prices) -> Json:
-        """Returns usage sums. `length` is one of `RANGES`, `by` one of `BY`. Raises what `Api` raises."""
+        """Returns sums of usage within `scope`; see `usage_of`. `by` is a key of `BY`. Raises the errors of `Api`."""
         async with self._working:
             record = await self._read()
             key = (scope, length, by)
@@ -82,7 +82,10 @@ class Recorded:
 
 
 def usage_of(record: Record, length: str, by: By, prices: Prices, now: int) -> Json:
-    """Returns usage over one of `RANGES`: sums, a bar for each part of it, waiting times, and shares idle now."""
+    """Returns the usage in the range `length` until `now`: sums, bars of a chart, waiting times and idle claims.
+
+    `length` is a key of `RANGES`; `now` is in seconds since 1970.
+    """
     seconds, step = RANGES[length]
     since = now - seconds
     found = usage.amounts(record, since, now)
@@ -109,9 +112,9 @@ def usage_of(record: Record, length: str, by: By, prices: Prices, now: int) -> J
 
 
 def usage_of_claim(record: Record, namespace: str, name: str, prices: Prices, now: int) -> Json:
-    """Returns the claim's usage in the last hour, and its idle seconds.
+    """Returns a claim's usage in the last hour, and for how many seconds it has been idle.
 
-    `idle_seconds` counts since the last session of a program; None if a program has one, or the claim has no share.
+    `idle_seconds` counts from the end of the last session. It is None if the claim has a session or no share.
     """
     of_it = {key: each for key, each in record.holdings.items() if (each.namespace, each.claim) == (namespace, name)}
     its = replace(record, holdings=of_it, days={})

@@ -1,6 +1,6 @@
-"""kopf's handlers, one file for each kind that is watched: pools and nodes.
+"""kopf's handlers, one module for each watched kind: pools and nodes.
 
-A handler only wakes the loop of `remotegpu_operator.pools`, which then reads the present state by itself. Handlers are
-registered by `__main__`. They decide nothing about pools and write nothing. Claims and pods need no handler: `claims`
-watches them through `cluster.cache`.
+A handler only wakes the loop of `remotegpu_operator.pools`, which then reads the present state. Handlers make no
+decisions and write nothing. `__main__` registers them. Claims and pods need no handlers: `claims` watches them with
+`cluster.cache`.
 """

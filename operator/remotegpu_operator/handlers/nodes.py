@@ -1,4 +1,7 @@
-"""Watches nodes that come, go, or change in a way that pools use; a kubelet writes its node for other reasons too."""
+"""Watches nodes: wakes the pools' loop when a node is added or removed, or when its labels, taints or GPUs change.
+
+A kubelet writes its node often; other changes are ignored.
+"""
 
 from collections.abc import Callable
 from typing import Any

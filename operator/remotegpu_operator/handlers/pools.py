@@ -1,4 +1,4 @@
-"""Watches pools that are made, changed or deleted."""
+"""Watches pools: wakes the pools' loop when a pool is created, changed or deleted."""
 
 from collections.abc import Callable
 from typing import Any

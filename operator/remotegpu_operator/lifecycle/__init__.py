@@ -1,6 +1,6 @@
-"""The chart's hooks: after an install or upgrade, before an uninstall, and after the device plugin has gone.
+"""The chart's hooks: after an install or upgrade, before an uninstall, and after the end of the device plugin.
 
-Each is a program of its own, `python -m remotegpu_operator.lifecycle.NAME`, in a Job. `install` makes the GPUPools of
-the chart's values, `uninstall` leaves a cluster in which nothing waits for us, and `nodekeys` removes what a kubelet
-keeps of our resources. The operator imports none of them.
+Each hook is a separate program in a Job: `python -m remotegpu_operator.lifecycle.NAME`. `install` applies the GPUPools
+of the chart's values. `uninstall` removes everything that would make pods wait for remotegpu. `nodekeys` removes our
+resources from the nodes' status. The operator does not import the hooks.
 """

@@ -1,7 +1,7 @@
 """The chart's hook after install and upgrade: makes the GPUPools match the chart's values.
 
-Helm cannot do it: it looks up the kind of every object before it creates the first, so a chart cannot hold a
-CustomResourceDefinition and an object of it. Pools that people make with kubectl are not touched.
+Helm cannot create the pools. It looks up the kind of every object before it creates the first one, so a chart cannot
+contain a CustomResourceDefinition and an object of this kind. Pools that people create with kubectl stay unchanged.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ _log = logging.getLogger(__name__)
 GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
 CHART_POOLS: Final = f"{NAME_LABEL}=remotegpu,{MANAGER_LABEL}=Helm"
 POOLS_FILE: Final = Path("/etc/remotegpu/install/pools.yaml")
-# How long a definition may take to be served after it was created.
+# The longest time between the creation of a CustomResourceDefinition and its first use.
 _SERVED_SECONDS: Final = 60.0
 
 
 async def apply_pools(api: Api, wanted: list[Object]) -> None:
-    """Applies every pool of the values, and deletes those that earlier values made."""
+    """Applies every pool in `wanted`, and deletes the pools of earlier values of the chart."""
     for pool in wanted:
         await api.apply(GPUPOOLS, None, pool)
         _log.info("pool %s is as the chart's values say", pool["metadata"]["name"])

@@ -1,9 +1,9 @@
-"""Removes our resources from the nodes after the device plugin has gone.
+"""Removes our resources from the nodes' status after the end of the device plugin.
 
-Kubelet keeps a resource whose plugin went away in its node's status for five minutes, writes 0 once when it forgets it,
-and never removes the key. So the hook removes the keys at once, for the scheduler, and starts this program as a Job
-that removes the keys that kubelet writes afterwards; it outlives the release by six minutes and then removes its own
-rights.
+When a plugin ends, the kubelet keeps the resource in the node's status for five minutes. Then it writes 0 once, and
+never removes the key. So the uninstall hook removes the keys at once, for the scheduler. It also starts this program as
+a Job, which removes the keys that kubelets write later. The Job ends about six minutes after the uninstall, and deletes
+its own ClusterRole.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 CLUSTER_ROLES: Final = Resource("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole")
 NAME: Final = "remotegpu-nodekeys"
 KEYS: Final = (MILLI, CLIENT, LOCAL_SOCKETS)
-# Kubelet reports every ten seconds, and writes a key again that it still knows.
+# The program ends when no kubelet has written our keys for this time. A kubelet writes its node every ten seconds.
 QUIET_SECONDS: Final = 60.0
-# A kubelet that restarts meanwhile begins its five minutes again.
+# The longest run. The five minutes of a kubelet that restarts begin again.
 _GIVE_UP_SECONDS: Final = 900.0
 _POLL_SECONDS: Final = 10.0
 
@@ -34,10 +34,10 @@ async def remove_keys(api: Api) -> None:
 
 
 async def remove_forgotten_keys(api: Api) -> int:
-    """Removes keys that kubelet has set to 0; returns how many nodes had keys of a plugin that is gone.
+    """Removes the keys that kubelets have set to 0. Returns the number of nodes with keys of an ended plugin.
 
-    Capacity without anything allocatable: kubelet waits for a plugin that is gone. A key that is allocatable belongs to
-    a plugin that is back, so to an installation that came after.
+    Capacity with nothing allocatable means that the kubelet waits for the ended plugin. An allocatable key belongs to a
+    plugin that runs again, so to a later installation.
     """
     found = 0
     for node in (await api.list(NODES))[0]:
@@ -49,7 +49,7 @@ async def remove_forgotten_keys(api: Api) -> int:
 
 
 def _amounts(node: Object, key: str) -> tuple[str | None, str | None]:
-    """Returns the capacity, and how much of it is allocatable."""
+    """Returns the capacity and the allocatable amount of a resource, as texts; None for a missing key."""
     status = node["status"]
     return (status.get("capacity") or {}).get(key), (status.get("allocatable") or {}).get(key)
 
@@ -67,7 +67,7 @@ async def _remove(api: Api, node: Object, keys: list[str]) -> None:
 
 
 async def clean(api: Api, quiet_seconds: float) -> None:
-    """Removes keys until no kubelet has written our keys again for a while."""
+    """Removes keys until no kubelet has written our keys for `quiet_seconds`, or for at most 15 minutes."""
     clock = asyncio.get_running_loop().time
     started = last = clock()
     while True:
@@ -85,7 +85,7 @@ async def clean(api: Api, quiet_seconds: float) -> None:
 async def run(found: Any = None, quiet_seconds: float = QUIET_SECONDS) -> None:
     async with Api(found or await configuration()) as api:
         work = asyncio.ensure_future(clean(api, quiet_seconds))
-        # The namespace may be deleted before the six minutes are over: then at least no right is left.
+        # The namespace may be deleted before the work is done. Then the program still deletes its ClusterRole.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
         try:
             await work

@@ -1,9 +1,13 @@
-"""The chart's hook before uninstall: leaves a cluster in which nothing waits for us.
+"""The chart's hook before uninstall: removes everything that would make pods wait for remotegpu.
 
-The order matters. Admission goes first, so that no new pod comes to depend on what is being removed. The operator stops
-before its objects go, or it would make them again. The device plugin stops and the nodes lose our resources before
-gates are lifted, or a pod without a share would be started. What the operator made is deleted; what people made (pods,
-claims, pools) stays, and claims and pools look as if no operator had seen them.
+The order matters:
+1. The admission webhook is deleted, so that no new pod gets our gate.
+2. The operator stops. Otherwise it would create its objects again.
+3. The device plugin stops, and our resources are removed from the nodes. Otherwise a released pod could start without a
+   share.
+4. The gates of waiting pods are removed.
+5. The objects that the operator created are deleted. Pods, claims and pools that people created stay; claims and pools
+   lose their status.
 """
 
 import asyncio
@@ -44,7 +48,7 @@ JOBS: Final = Resource("batch/v1", "jobs", "Job")
 ACCOUNTS: Final = Resource("v1", "serviceaccounts", "ServiceAccount")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io/v1", "clusterrolebindings", "ClusterRoleBinding")
 GPUCLAIMS: Final = Resource(API_VERSION, CLAIMS, "GPUClaim")
-# Objects that the operator makes in its own namespace.
+# The kinds of objects that the operator creates in its own namespace.
 MADE: Final = (
     Resource("apps/v1", "statefulsets", "StatefulSet"),
     Resource("v1", "services", "Service"),
@@ -70,7 +74,7 @@ async def uninstall(api: Api, namespace: str, node_keys_job: Object) -> None:
     for resource in MADE:
         for thing in (await api.list(resource, namespace, MADE_BY_OPERATOR))[0]:
             await _delete(api, resource, thing)
-    # Helm leaves the pod of `helm test`, for its log.
+    # Helm keeps the pod of `helm test` for its log.
     await _delete_named(api, PODS, namespace, "remotegpu-test")
     await _clean_nodes_later(api, namespace, node_keys_job)
 
@@ -92,12 +96,12 @@ async def _until_stopped(api: Api, namespace: str, *components: str) -> None:
                     return
                 await asyncio.sleep(0.5)
     except TimeoutError:
-        # Most likely a node is lost; its programs are cut off as well.
+        # A node is probably lost, and then its programs cannot reach the API server.
         _log.warning("%s did not stop within %.0f s; continuing", " and ".join(components), _STOP_SECONDS)
 
 
 async def _release_pods(api: Api) -> None:
-    """Makes each gated pod an ordinary pending one with an Event that says why; it is the user's, so it stays."""
+    """Removes our gate from every gated pod, and writes an Event about it. The pods belong to users, so they stay."""
     while waiting := [pod for pod in (await api.list(PODS, labels=f"{POD_LABEL}={POD_LABEL_VALUE}"))[0] if gated(pod)]:
         for pod in waiting:
             metadata = pod["metadata"]
@@ -109,7 +113,7 @@ async def _release_pods(api: Api) -> None:
             try:
                 await api.patch(PODS, metadata["namespace"], metadata["name"], body)
             except ApiError as error:
-                # Another client changed or deleted it: the next round decides.
+                # Another client has changed or deleted the pod: the next round tries again.
                 if not error.conflict and not error.gone:
                     raise
                 continue
@@ -123,12 +127,12 @@ async def _tell(api: Api, pod: Object) -> None:
     try:
         await api.create(EVENTS, pod["metadata"]["namespace"], event(PODS, pod, "Uninstalled", message, warning=True))
     except ApiError as error:
-        # Its namespace may be about to be deleted, which must not stop us.
+        # The namespace may be terminating. The uninstall must continue.
         _log.warning("no Event on pod %s: %s", pod["metadata"]["name"], error)
 
 
 async def _forget_shares(api: Api) -> None:
-    """Deletes pods' claims and the chart's pools; those that people made keep their spec and lose their status."""
+    """Deletes the claims of pods and the chart's pools. Clears the status of claims and pools that people created."""
     for claim in await _existing(api, GPUCLAIMS):
         if "pod" in claim["spec"]:
             await _delete(api, GPUCLAIMS, claim)
@@ -140,7 +144,7 @@ async def _forget_shares(api: Api) -> None:
 
 
 async def _existing(api: Api, resource: Resource, labels: str = "") -> list[Object]:
-    """Lists all objects of a kind; none if its definition has been deleted already."""
+    """Lists all objects of a kind. Returns an empty list if the CustomResourceDefinition is deleted already."""
     try:
         return (await api.list(resource, labels=labels))[0]
     except ApiError as error:
@@ -150,7 +154,11 @@ async def _existing(api: Api, resource: Resource, labels: str = "") -> list[Obje
 
 
 async def _clean_nodes_later(api: Api, namespace: str, job: Object) -> None:
-    """Starts the Job of nodekeys.py, and makes it the owner of its rights: no program is left to delete them."""
+    """Starts the Job of nodekeys.py, which runs longer than this program.
+
+    Kubernetes later deletes the Job's rights: the ServiceAccount with the Job, and the ClusterRoleBinding with the
+    ClusterRole, which the Job deletes at its end.
+    """
     try:
         made = await api.create(JOBS, namespace, job)
     except ApiError as error:

@@ -1,6 +1,5 @@
-"""HTTP servers next to the operator's loop: connections open to anyone, probes, and a thread for a server.
+"""HTTP servers of the operator, the webhook and the dashboard, without the content that they serve.
 
-One file limits the connections, of each peer and in all; `probes` answers kubelet and Prometheus, and `beside` runs
-work in a thread with its own event loop. Called by the operator, the webhook and the dashboard. It knows nothing of the
-content that they serve.
+One module limits the number of connections, in all and for each peer. `probes` answers the kubelet and Prometheus.
+`beside` runs work in a thread with its own event loop.
 """

@@ -1,4 +1,4 @@
-"""Runs work in a thread with its own event loop, next to a loop whose own work must be on time."""
+"""Runs work in a thread with its own event loop, so that the calling event loop stays on time."""
 
 import asyncio
 import concurrent.futures
@@ -10,7 +10,10 @@ T = TypeVar("T")
 
 
 async def beside(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs `work` in another thread; returns or raises what it does. If cancelled, cancels it and waits for its end."""
+    """Runs `work` in an event loop of another thread. Returns its result or raises its exception.
+
+    A cancellation cancels `work` and waits for its end.
+    """
     begun: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = concurrent.futures.Future()
 
     async def run() -> T:
@@ -24,7 +27,7 @@ async def beside(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return await asyncio.shield(thread)
     except asyncio.CancelledError:
         loop, task = await asyncio.wrap_future(begun)
-        with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended by itself
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the work has ended already
             loop.call_soon_threadsafe(task.cancel)
         await asyncio.gather(thread, return_exceptions=True)
         raise

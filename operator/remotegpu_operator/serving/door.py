@@ -1,8 +1,8 @@
-"""Limits the connections of an HTTP server that anyone may reach, in all and for each peer.
+"""Limits the connections of an HTTP server that anyone can reach, in all and for each peer.
 
-Connections are counted before TLS. At a limit, a newcomer evicts one that is not being answered: of its own peer if
-that peer is at its limit, else of the peer that has most. One that is gone goes first, then one that has sat still,
-then the oldest. So no client waits for connections that sit still.
+Connections are counted before TLS. At a limit, a new connection evicts another one that has no request in progress: a
+connection of the same peer if that peer is at its limit, otherwise one of the peer with the most connections. A closed
+connection is evicted first, then an idle one, then the oldest. So no client waits because of idle connections.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from remotegpu.api.addresses import EVERYWHERE, to_listen_on
 
 _log = logging.getLogger(__name__)
 
-# To send a request whose head is complete, TLS handshake included.
+# The time for the TLS handshake and the head of the first request.
 _HEAD_SECONDS: Final = 5.0
 _SWEEP_SECONDS: Final = 0.5
-# A connection that waits for longer is evicted before one that may be about to ask.
+# A connection without a request counts as idle after this time, and is evicted before younger ones.
 _STILL_SECONDS: Final = 1.0
 _BACKLOG: Final = 128
-# After an error of `accept`, as when there is no descriptor.
+# The pause after an error of `accept`, for example without a free file descriptor.
 _PAUSE_SECONDS: Final = 0.1
 
-# Each connection has a buffer of this size under TLS, from its first byte on: asyncio's own are of 256 KiB.
+# The size of the buffer that each TLS connection has from its first byte on. asyncio's default is 256 KiB.
 asyncio.sslproto.SSLProtocol.max_size = 16 << 10
 
 # The servers log their errors here.
@@ -41,7 +41,7 @@ _server_log = logging.getLogger(f"{__name__}.server")
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Drops log records of malformed requests, which are answered 400: anyone can send many."""
+    """Returns false for log records of malformed requests: anyone can send many, and they are answered with 400."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -51,13 +51,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def runner_of(app: web.Application, **options: Any) -> web.AppRunner:
-    """Returns the runner for each of our HTTP servers: strangers write nothing into its log."""
+    """Returns a runner for an HTTP server, without an access log and with filtered errors."""
     return web.AppRunner(app, access_log=None, logger=_server_log, **options)
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Limits. `waiting`: connections that are not being answered; `answering`: requests at a time."""
+    """The limits of a server, in all and for each peer.
+
+    `waiting` limits connections without a request in progress, `answering` the requests in progress.
+    """
 
     waiting: int
     waiting_of_peer: int
@@ -71,8 +74,8 @@ class _Visitor:
     descriptor: int
     peer: str
     since: float = field(default_factory=time.monotonic)
-    asked: bool = False  # a request of it was complete once
-    answers: int = 0  # requests of it that are being answered
+    asked: bool = False  # whether the connection has had a complete request
+    answers: int = 0  # the number of its requests in progress
     transport: asyncio.BaseTransport | None = None
 
     @property
@@ -89,11 +92,11 @@ class _Visitor:
 class Door:
     def __init__(self, places: Places) -> None:
         self._places = places
-        # By descriptor, in the order of their arrival.
+        # By file descriptor, in the order of arrival.
         self._visitors: dict[int, _Visitor] = {}
 
     def counted(self, handler: Handler) -> Handler:
-        """Wraps a handler so that its requests count as being answered."""
+        """Wraps a handler so that its requests count as in progress. Answers 503 at the limit."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             with self._answering(request):
@@ -129,7 +132,7 @@ class Door:
         *,
         reuse_port: bool = False,
     ) -> AsyncIterator[None]:
-        """Accepts connections inside the block. `host`: None for all addresses, of both families."""
+        """Accepts connections inside the `async with` block. `host` None means all addresses of IPv4 and IPv6."""
         address = to_listen_on(host or EVERYWHERE)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listening = socket.create_server(
@@ -177,7 +180,7 @@ class Door:
                 server, visitor.connection, ssl=tls, ssl_handshake_timeout=seconds
             )
         except (OSError, asyncio.CancelledError):
-            visitor.connection.close()  # it spoke no TLS, left, or was shown out
+            visitor.connection.close()  # no TLS handshake, closed by the client, or evicted
             self._forget(visitor)
 
     async def _sweep(self) -> None:
@@ -200,9 +203,9 @@ class Door:
 
 
 def who_leaves(waiting: list[tuple[_Visitor, str]], peer: str, places: Places) -> _Visitor | None:
-    """Returns the waiting connection that makes room for a newcomer; None if there is room.
+    """Returns the waiting connection to evict for a new connection of `peer`; None if there is room.
 
-    `waiting` has the connections in the order of their arrival, each with its peer.
+    `waiting` has the connections in the order of arrival, each with its peer.
     """
     peers = [each for _, each in waiting]
     if peers.count(peer) < places.waiting_of_peer:
@@ -215,7 +218,7 @@ def who_leaves(waiting: list[tuple[_Visitor, str]], peer: str, places: Places) -
 
 
 def peer_of(host: str) -> str:
-    """Returns an IPv4 address, or the /64 that a host of IPv6 usually has to itself."""
+    """Returns the peer of an address: the IPv4 address, or the /64 network of an IPv6 address, usually one host."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics, of the operator (leader or waiting) and of the webhook."""
+"""Serves /healthz, /readyz and /metrics for the operator, with or without the Lease, and for the webhook."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -9,12 +9,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from remotegpu_operator.serving.door import runner_of
 
-# All addresses of IPv4 and of IPv6, whichever of the two the pod has.
+# All addresses of IPv4 and IPv6: the pod may have either.
 EVERYWHERE: Final = None
 
 
 def application(not_ready: Callable[[], str]) -> web.Application:
-    """Builds the application. `not_ready` returns why this process is not useful now; empty if it is."""
+    """Builds the application. `not_ready` returns why this process is not ready; empty if it is ready."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -33,11 +33,11 @@ def application(not_ready: Callable[[], str]) -> web.Application:
 
 @contextlib.asynccontextmanager
 async def serve(port: int, not_ready: Callable[[], str]) -> AsyncIterator[None]:
-    """Serves the application on every address of the pod."""
+    """Serves the application on every address of the pod inside the `async with` block."""
     runner = runner_of(application(not_ready))
     await runner.setup()
     try:
-        await web.TCPSite(runner, EVERYWHERE, port).start()  # kubelet comes from outside the pod
+        await web.TCPSite(runner, EVERYWHERE, port).start()  # the kubelet connects from outside the pod
         yield
     finally:
         await runner.cleanup()

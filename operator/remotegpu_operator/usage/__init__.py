@@ -1,6 +1,6 @@
-"""Usage: who has which share since when, and the ConfigMaps in which that is kept.
+"""The usage record: which user had which share from when to when, stored in ConfigMaps.
 
-`usage` says what is recorded and when, and `journal` stores it; only the holder of the Lease writes. Called by claims,
-as shares come and go; the dashboard reads the journal. `remotegpu.api.usage` defines the records. It decides nothing
-about shares.
+`usage` follows the claims and creates the records, and `journal` stores them. Claims call this package when a share
+changes, and the dashboard reads the ConfigMaps. Only the holder of the Lease writes. `remotegpu.api.usage` defines the
+format. The package makes no decisions about shares.
 """

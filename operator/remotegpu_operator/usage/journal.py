@@ -1,6 +1,7 @@
-"""The ConfigMaps in which usage is kept, in the format of `remotegpu.api.usage`. The holder of the Lease writes.
+"""Stores usage in ConfigMaps, in the format of `remotegpu.api.usage`. Only the holder of the Lease writes.
 
-It never writes into the journal of another process, so that a late write of a former leader changes nothing of ours.
+Each process writes only into journals that it created itself. So a late write of a former leader does not change the
+present leader's journals.
 """
 
 import contextlib
@@ -20,18 +21,18 @@ _log = logging.getLogger(__name__)
 
 CONFIG_MAPS: Final = Resource("v1", "configmaps", "ConfigMap")
 HEAD_NAME: Final = "remotegpu-usage"
-# Each write of a line makes etcd store the whole journal again.
+# The largest journal. Each write of a line makes etcd store the whole ConfigMap again.
 JOURNAL_BYTES: Final = 64 << 10
 MOST_JOURNALS: Final = 256
 
 
 class FullError(Exception):
-    """No journal can follow; the message says which ConfigMap is in the way."""
+    """No further journal is possible, because one with the last number exists. The message names its ConfigMap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long records are kept by claim, and how long as sums of days."""
+    """The time for which records of single claims are kept (`claims`), and daily sums (`days`)."""
 
     claims: datetime.timedelta = datetime.timedelta(days=30)
     days: datetime.timedelta = datetime.timedelta(days=400)
@@ -40,7 +41,7 @@ class Retention:
 @dataclass(frozen=True, slots=True)
 class Accounting:
     retention: Retention = Retention()
-    # A label of pods, and of claims made by hand: its value is the user. Else a pod's user is its service account.
+    # A label of pods and claims whose value is the user. Without the label the user is the pod's service account.
     user_label: str = ""
 
 
@@ -49,11 +50,11 @@ class Journal:
         self._api = api
         self._namespace = namespace
         self._retention = retention
-        # When each journal was begun, by number.
+        # The creation time of each journal, by number.
         self._begun: dict[int, datetime.datetime] = {}
         self._days: set[datetime.date] = set()
         self._current = 0
-        self._size = JOURNAL_BYTES  # so that the first line begins a journal
+        self._size = JOURNAL_BYTES  # as if full, so that the first line creates a new journal
         self._parts = 0
 
     async def load(self) -> Record:
@@ -64,7 +65,7 @@ class Journal:
         for each in items:
             if each["metadata"]["labels"][USAGE_LABEL] != usage.JOURNAL:
                 continue
-            # Objects with another name are among the problems.
+            # `record.problems` has the objects with an unknown name.
             with contextlib.suppress(ValueError):
                 number = usage.journal_number(each["metadata"]["name"])
                 self._begun[number] = datetime.datetime.fromisoformat(each["metadata"]["creationTimestamp"])
@@ -117,14 +118,17 @@ class Journal:
         self._parts, self._size = 1, len(text)
 
     async def known(self, until: int) -> None:
-        """Records that all holdings that ended before are in the journal."""
+        """Records that the journal has all holdings that ended before `until`, in seconds since 1970."""
         await self._put(HEAD_NAME, usage.HEAD, {"until": str(until)})
 
     async def fold(self, held: Mapping[tuple[str, int], Holding]) -> None:
-        """Folds the oldest journal into daily sums if it is old enough or there are too many. `held` is held now."""
+        """Replaces the oldest journal by daily sums if it is old enough or if there are too many journals.
+
+        Also deletes daily sums that are too old. `held` has the present holdings, which move to the newest journal.
+        """
         now = datetime.datetime.now(datetime.UTC)
         oldest, *newer = sorted(self._begun) or [self._current]
-        # The next journal begins where it ends.
+        # The last line of the oldest journal is as old as the start of the next journal.
         if newer and (now - self._begun[newer[0]] > self._retention.claims or len(self._begun) > MOST_JOURNALS):
             await self._fold(oldest, held)
         for day in [day for day in self._days if now.date() - day > self._retention.days]:
@@ -154,7 +158,7 @@ class Journal:
         del self._begun[number]
 
     async def _add(self, day: datetime.date, number: int, amounts: usage.Amounts) -> None:
-        """Adds the amounts to a day's sums, once however often it is tried."""
+        """Adds amounts of journal `number` to a day's sums. No effect if this journal has been added already."""
         name = usage.day_name(day)
         found = await self._find(name)
         kept = Day() if found is None else await self._readable(found)
@@ -167,7 +171,7 @@ class Journal:
         self._days.add(day)
 
     async def _readable(self, day: Object) -> Day:
-        """Reads the sums of a day. Unreadable ones are set aside, and the sums begin again from zero."""
+        """Reads the sums of a day. If they are unreadable, copies them to another ConfigMap and returns empty sums."""
         try:
             return Day.of_data(day.get("data") or {})
         except usage.UNREADABLE as error:
@@ -175,9 +179,9 @@ class Journal:
             return Day()
 
     async def _set_aside(self, found: Object, problem: str) -> None:
-        """Copies an unreadable object that is about to be overwritten or deleted: a later release may read it.
+        """Copies an unreadable object before it is overwritten or deleted, because a later release may read it.
 
-        Once, however often it is tried.
+        No effect if there is such a copy already.
         """
         name, data = found["metadata"]["name"], found.get("data") or {}
         for number in itertools.count():

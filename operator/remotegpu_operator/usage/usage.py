@@ -1,9 +1,9 @@
-"""Records who has which share since when; exact also across times when no operator ran.
+"""Records which claim has which share from when to when, also across times without a running operator.
 
-A share is recorded before it is stored in the claim's status, so that a claim that came and went around the end of an
-operator is known. Its end is recorded when the API server reports it. Claims that went while no operator watched ended
-between the last moment of complete knowledge and the next look: the record names that gap. Nothing waits long for the
-record, and nothing fails because of it.
+The start of a share is recorded before the share is stored in the claim's status. So the record has every share, even
+if the operator ends soon after. The end is recorded when the API server reports it. If a claim ends while no operator
+runs, the exact end is unknown: the record then has the earliest end and the length of the uncertain time. Allocations
+wait at most two seconds for the record, and do not fail if it cannot be written.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from remotegpu_operator.usage.journal import FullError, Journal
 
 _log = logging.getLogger(__name__)
 
-# The age that the last known moment may reach.
+# The interval for recording the time up to which the record is complete.
 _KNOWN_SECONDS: Final = 10.0
-# How much later than a change the API server may report it.
+# The longest time after which the API server reports a change.
 _LATE_SECONDS: Final = 1
-# How long an allocation waits for its record.
+# The longest time that an allocation waits for its record.
 _WAIT_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 1.0
 
@@ -42,20 +42,20 @@ class Usage:
         self._journal = journal
         self._user_of = user_of
         self._clock = clock
-        # By claim, its present holding; `_unsure`: claims whose holding may not be stored in the status.
+        # The present holding of each claim. `_unsure` has the claims whose status may not have the share yet.
         self._held: dict[str, Holding] = {}
         self._unsure: set[str] = set()
         self._loaded = asyncio.Event()
-        # Not recorded yet. Changes of sessions alone wait for the next write of the head.
+        # Holdings to be written. Changes only of sessions wait for the next write of the head.
         self._pending: dict[Key, Holding] = {}
         self._sessions_changed: set[str] = set()
         self._wanted = asyncio.Event()
         self._recorded: asyncio.Future[None] | None = None
-        # By appliance: claims with a session.
+        # The uids of claims with a session, by appliance.
         self._in_use: dict[str, frozenset[str]] = {}
 
     async def begin(self, claims: Mapping[str, GPUClaim]) -> None:
-        """Loads the record and begins to follow the claims; retries while the API server does not let it be read."""
+        """Loads the record and starts to follow the claims. Retries until the record can be read."""
         while not self._loaded.is_set():
             try:
                 record = await self._journal.load()
@@ -78,7 +78,7 @@ class Usage:
 
     def _meet(self, recorded: Holding, until: int, claim: GPUClaim | None) -> None:
         known = max(until, recorded.start)
-        # It is unknown whether programs ran since then; appliances will report whether they do.
+        # It is unknown whether the claim had a session since `known`. The appliances will report whether it has one.
         holding = recorded.told(False, known)
         if recorded.in_use_since is not None:
             holding = replace(holding, idle_since=self._now())
@@ -93,13 +93,13 @@ class Usage:
         if not shares and back is not None and back >= holding.start:
             self._record(holding.ended(back))
         elif claim is None or until > holding.start:
-            # It went while no operator watched, or an operator that records nothing gave it another share since.
+            # The share ended while no operator ran, or an operator without a record allocated another share since.
             self._record(holding.ended(known, max(0, (since or self._now()) - known)))
         else:
-            self._record(replace(holding, void=True))  # it was not stored
+            self._record(replace(holding, void=True))  # the share was never stored in the claim's status
 
     async def announce(self, claim: GPUClaim, status: ClaimStatus) -> None:
-        """Records the share that the claim is about to get. Returns when it is recorded, or after a timeout."""
+        """Records the share in `status`, before the status is stored. Returns when it is written, or after 2 s."""
         shares = shares_of(status)
         if not self._loaded.is_set() or not shares or shares == self._shares(claim.uid):
             return
@@ -114,7 +114,7 @@ class Usage:
         await asyncio.wait([self._recorded], timeout=_WAIT_SECONDS)
 
     def retract(self, claim: GPUClaim) -> None:
-        """Takes back an announced share that was not stored: the claim has what it had."""
+        """Reverts `announce` for a status that could not be stored. The claim keeps its previous share."""
         holding = self._held.get(claim.uid)
         if holding is None or claim.uid not in self._unsure:
             return
@@ -126,14 +126,14 @@ class Usage:
             self._record(replace(holding, void=True))
 
     def observe(self, claim: GPUClaim) -> None:
-        """Records a claim's state as the API server has it."""
+        """Records the present share of a claim from the API server."""
         if not self._loaded.is_set():
             return
         shares, holding = shares_of(claim.status), self._held.get(claim.uid)
         if shares == (holding.shares if holding else ()):
             self._unsure.discard(claim.uid)
         elif claim.uid in self._unsure:
-            return  # a state from before it was announced
+            return  # a status from before `announce`
         elif holding is None:
             self._start(claim, shares, _stamp(claim.status, "True"), None)
         elif not shares:
@@ -143,19 +143,19 @@ class Usage:
             self._start(claim, shares, None, holding)
 
     def gone(self, uid: str) -> None:
-        """Records that the claim is deleted."""
+        """Records that the claim was deleted."""
         if (holding := self._held.pop(uid, None)) is None:
             return
         self._end(holding)
         self._unsure.discard(uid)
 
     def user(self, uid: str) -> str:
-        """Returns the claim's user as it was recorded; empty if it is not known."""
+        """Returns the claim's recorded user; empty if the record has no holding of the claim."""
         holding = self._held.get(uid)
         return holding.user if holding is not None else ""
 
     def told(self, appliance: str, in_use: frozenset[str]) -> None:
-        """Stores which claims have a session on the appliance; `in_use` is empty if it does not answer."""
+        """Stores the uids of the claims with a session on the appliance. `in_use` is empty if it does not answer."""
         before = self._in_use.get(appliance, frozenset())
         self._in_use[appliance] = in_use
         for uid in (before | in_use) & self._held.keys():
@@ -166,7 +166,7 @@ class Usage:
                 self._sessions_changed.add(uid)
 
     def unused(self, claim: GPUClaim) -> int:
-        """Returns for how many seconds the claim has had its share and no session; 0 if that is not known."""
+        """Returns for how many seconds the claim has had a share without a session; 0 if this is unknown."""
         holding = self._held.get(claim.uid)
         if holding is None or holding.in_use_since is not None:
             return 0
@@ -241,13 +241,13 @@ class Usage:
         )
 
     def _end(self, holding: Holding) -> None:
-        """Ends a holding now. One that may never have been stored counts no certain time."""
+        """Ends a holding now. If the share may never have been stored, the holding's whole time is uncertain."""
         now = self._now()
         unsure = holding.uid in self._unsure
         self._record(holding.ended(holding.start, max(0, now - holding.start)) if unsure else holding.ended(now))
 
     def _end_by_status(self, holding: Holding, claim: GPUClaim) -> None:
-        """Ends a holding that the operator took back, at the time in the claim's status."""
+        """Ends a holding of a claim that lost its share, at the time in the claim's status."""
         del self._held[holding.uid]
         end = _stamp(claim.status, "False")
         self._record(holding.ended(self._now() if end is None else end))
@@ -265,7 +265,10 @@ class Usage:
 
 
 def _stamp(status: ClaimStatus, allocated: str) -> int | None:
-    """Returns since when the condition `Allocated` has this value; None if it has another."""
+    """Returns the time since which the condition Allocated has the value `allocated`, in seconds since 1970.
+
+    Returns None if the condition has another value.
+    """
     found: Condition | None = next((each for each in status.conditions if each.type == ALLOCATED_CONDITION), None)
     if found is None or found.status != allocated or not found.last_transition_time:
         return None

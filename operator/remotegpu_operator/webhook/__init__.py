@@ -1,7 +1,7 @@
 """The webhook: rewrites pods and pod templates that ask for a share, before the API server stores them.
 
-`rules` says for which requests the API server calls it; the chart's configuration is generated from it. `server`
-receives a request, `body` reads it within bounds, and `mutate` answers with a patch, by means of the other files. Only
-`server` and `body` do I/O. A program of its own, `python -m remotegpu_operator.webhook`. It must not call any other
-process or know the operator's state: it has only the request.
+`rules` defines the requests for which the API server calls the webhook; the chart's configuration is generated from it.
+`server` receives a request, `body` reads the request's body with limits, and `mutate` builds the answer with the other
+modules. Only `server` and `body` do I/O. The webhook is a separate program, `python -m remotegpu_operator.webhook`. Its
+answer depends only on the request: it must not call other processes or use the operator's state.
 """

@@ -1,4 +1,4 @@
-"""`python -m remotegpu_operator.webhook`: one replica of the webhook, until SIGTERM."""
+"""`python -m remotegpu_operator.webhook`: runs one replica of the webhook until SIGTERM."""
 
 import argparse
 import asyncio
@@ -9,7 +9,7 @@ from pathlib import Path
 from remotegpu_operator.serving.probes import EVERYWHERE
 from remotegpu_operator.webhook.server import Certificate, Webhook, serving
 
-# After SIGTERM kube-proxy still sends connections here until every node knows that this replica is going.
+# The time to continue after SIGTERM: kube-proxy sends connections until every node knows that this replica ends.
 DRAIN_SECONDS = 5.0
 
 

@@ -1,4 +1,4 @@
-"""Reads bodies of admission requests within bounds: anyone who reaches the port may send them."""
+"""Reads the bodies of admission requests with limits, because anyone who reaches the port can send a request."""
 
 import asyncio
 import json
@@ -9,13 +9,14 @@ from aiohttp import web
 
 from remotegpu_operator.webhook.mutate import ReviewError
 
-# An AdmissionReview of an update has an object twice, each at most as large as a request to the API server: 3 MiB.
+# The largest body. A review of an update has an object twice, each at most as large as a request to the API server:
+# 3 MiB.
 _LARGEST: Final = 8 << 20
-# Only one larger body is read at a time.
+# Of bodies larger than this only one is read at a time.
 _SMALL: Final = 256 << 10
 _READ_SECONDS: Final = 2.0
 _CHUNK: Final = 64 << 10
-# Objects, lists and their members: they cost far more memory than bytes; an object of 3 MiB has fewer.
+# The most objects, lists and members of them. Each takes much more memory than its bytes. An object of 3 MiB has fewer.
 _MOST_PARTS: Final = 200_000
 _DEEPEST: Final = 100
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -28,7 +29,7 @@ class Bodies:
         self._large = asyncio.Lock()
 
     async def read(self, request: web.Request) -> bytes:
-        """Reads a body. Raises aiohttp's answers 408 and 413 if it does not end, or is too large."""
+        """Reads a body. Raises HTTPRequestTimeout after 2 s, and HTTPRequestEntityTooLarge above 8 MiB."""
         holds = False
         body = bytearray()
         try:
@@ -53,7 +54,7 @@ def _check_size(size: int) -> None:
 
 
 def parse(body: bytes) -> Any:
-    """Parses a body. Raises ReviewError for what no API server sends, and ValueError if it is not JSON."""
+    """Parses a body. Raises ReviewError if it has too many parts or levels, and ValueError if it is not JSON."""
     if sum(map(body.count, (b"{", b"[", b","))) > _MOST_PARTS:
         raise ReviewError(f"the review has more than {_MOST_PARTS} parts")
     if _depth(body) > _DEEPEST:

@@ -1,4 +1,4 @@
-"""Answers an AdmissionReview with an AdmissionReview. Pure."""
+"""Builds the answer to an AdmissionReview of a pod or pod template. All functions are pure."""
 
 import base64
 import json
@@ -23,11 +23,14 @@ from remotegpu_operator.webhook.template import (
 
 
 class ReviewError(ValueError):
-    """The request is not one that the webhook's configuration sends."""
+    """The request is not one that an API server with the webhook's configuration sends."""
 
 
 def answer(review: Mapping[str, Any]) -> dict[str, Any]:
-    """Answers a review and keeps nothing: equal objects get equal answers, so reinvocation and dry-run need no care."""
+    """Returns the AdmissionReview with the answer. Raises ReviewError if the review is malformed.
+
+    The answer depends only on the review, so reinvocations and dry runs need no special case.
+    """
     try:
         request = review["request"]
         resource = request["resource"]
@@ -46,7 +49,7 @@ def answer(review: Mapping[str, Any]) -> dict[str, Any]:
             uid, {"allowed": False, "status": {"code": 400, "reason": "BadRequest", "message": str(refusal)}}
         )
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
-        # The API server checks the types of a pod before the webhook, and those of other resources after it.
+        # The API server validates a pod's types before it calls the webhook, and those of other kinds afterwards.
         if resource["resource"] == "pods":
             raise ReviewError(f"no API server sends such a pod: {problem!r}") from problem
         said = f"remotegpu leaves this {resource['resource']} as it is: a part of it has no type of a pod template"
@@ -65,7 +68,7 @@ def _rewritten(request: Mapping[str, Any], spec: Path) -> Rewritten:
         return _rewrite_template(request, spec)
     if request["operation"] == "CREATE":
         return rewrite_pod(document, Origin.of(request, spec))
-    # A pod's manifest applied again brings the fraction, but the pod has been through all the rest.
+    # An update of a pod by its own manifest has the fraction again. All other parts of the pod are rewritten already.
     return _converted(document, spec, at(document, spec), Origin.of(request, spec))
 
 
@@ -77,14 +80,14 @@ def _rewrite_template(request: Mapping[str, Any], path: Path) -> Rewritten:
     origin = Origin.of(request, path, gone)
     result = _converted(document, path, spec, origin)
     if (converted := at(result.document, path)) != spec:
-        # Its pods would be refused one by one, which the author would see only in the events of a controller.
+        # Refuse a bad template now. Otherwise its pods would be refused, and only a controller's Events would say so.
         read_ask(_annotations(document, path), converted)
         refuse_node_name(converted)
     return result
 
 
 def _converted(document: Object, path: Path, spec: Object, origin: Origin) -> Rewritten:
-    """Returns `document` with pod spec `spec`, in thousandths."""
+    """Returns `document` with pod spec `spec` at `path`, its fractions converted to thousandths."""
     converted = with_milli(spec, _annotations(document, path), origin.is_default)
     made = document if converted == at(document, path) else replaced(document, path, converted)
     return Rewritten(origin.marked(made, spec, converted))

@@ -1,6 +1,6 @@
-"""A pod whose Python functions run in an acceptor: its ConfigMap, and the variables by which Python finds our client.
+"""Adds offload to a pod: the volume of its ConfigMap, and the variables by which Python finds the offload client.
 
-The client's files are in every container with a share (`pod.sh`); without these variables no program uses them.
+Every container with a share has the client's files (`pod.sh`), but Python uses them only with these variables.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ _VARIABLES: Final = {CONFIG_ENV: f"{OFFLOAD_DIRECTORY}/{OFFLOAD_CONFIG}", CONNEC
 
 
 def with_offload(spec: Object, config_map: str, chosen: Callable[[Object], bool]) -> Object:
-    """Returns the pod spec with the ConfigMap and the variables in the `chosen` containers."""
-    # The form in which the API server stores it: a second call then changes nothing.
+    """Returns the pod spec with the ConfigMap's volume, and with mount and variables in the `chosen` containers."""
+    # With all defaults, as the API server stores the volume: a second pass then changes nothing.
     volume = {"name": OFFLOAD_VOLUME, "configMap": {"name": config_map, "defaultMode": 0o644}}
     return each_container(with_volume(spec, volume), _with_client, chosen)
 
@@ -36,13 +36,13 @@ def _with_client(container: Object) -> Object:
     known = {each.get("name") for each in variables}
     variables = [_with_path(container, each) if each.get("name") == PYTHONPATH else each for each in variables]
     ours = {PYTHONPATH: PYTHON_START_FOLDER, **_VARIABLES}
-    # A variable that the pod sets itself stays.
+    # Other variables that the pod sets itself stay unchanged.
     variables += [{"name": name, "value": value} for name, value in ours.items() if name not in known]
     return with_mount({**container, "env": variables}, _MOUNT)
 
 
 def _with_path(container: Object, variable: Object) -> Object:
-    """Puts our folder before its author's in PYTHONPATH."""
+    """Returns the variable PYTHONPATH with our folder before the author's folders. Raises PodError for `valueFrom`."""
     if "valueFrom" in variable:
         raise PodError(
             f"container {container.get('name')!r}: annotation {OFFLOAD_ANNOTATION} puts a folder before those of "

@@ -1,11 +1,11 @@
-"""Finds out which fraction of a container is its author's, and which a default of others: LimitRange, Kyverno, ....
+"""Decides whether a container's fraction is from the author of the pod or is a default (LimitRange, Kyverno, ...).
 
-We take the fraction out, so others may fill it in again and the API server calls us once more for the same request. Two
-things tell the cases apart:
+The webhook replaces a fraction by thousandths. Afterwards a LimitRange may fill in a default fraction, and the API
+server calls the webhook again for the same request. Two sources distinguish the cases:
 
-- the records of who set what, which the API server makes from the author's object, before any default;
-- our mark, an annotation: what we converted, for which request. If a user forges one, his thousandths count and the
-  fraction next to them does not, as if he had left out the fraction. A copied mark is of another request, and ignored.
+- `managedFields`: the API server's record of who set which field, made from the author's object before any default.
+- The webhook's mark, an annotation with the converted containers and the request. With a forged mark the author's
+  thousandths are used and the fraction is ignored. A copied mark belongs to another request and is ignored.
 """
 
 import datetime
@@ -19,28 +19,31 @@ from remotegpu.api.kubernetes import CONVERTED_ANNOTATION, FRACTION, MILLI
 from remotegpu.api.pods import Object, containers, limits, requests
 from remotegpu_operator.webhook.template import Path, at, containers_set_by, replaced, without_key
 
-# A second in which records are the same, and another one for clocks that differ.
+# The age below which a record may belong to this request: records have whole seconds, and clocks differ by up to one.
 _YOUNG_SECONDS: Final = 2.0
 _MARKS: Final = ("metadata", "annotations")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    # Names the request, in all its passes.
+    # A name for the request, the same in all passes.
     request: str = ""
-    # Thousandths by container that an earlier pass of the request converted.
+    # Thousandths by container, from fractions that an earlier pass of the request converted.
     converted: Mapping[str, str] = field(default_factory=dict)
-    # Containers whose fraction, or thousandths, were in the author's object; None: there is no record.
+    # The containers whose fraction, or thousandths, the author's object had; None without a record.
     fraction: frozenset[str] | None = None
     milli: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, request: Mapping[str, Any], path: Path, withdrawn: frozenset[str] = frozenset()) -> Self:
-        """Reads a request. `path`: where the pod spec is; `withdrawn`: containers whose fraction was just removed."""
+        """Reads an admission request.
+
+        `path` is the path of the pod spec. `withdrawn` has the containers whose fraction this update removes.
+        """
         new, old = request["object"], request.get("oldObject") or {}
         manager = at(request, ("options",)).get("fieldManager") or ""
         records = list(_sent(_records(new), _records(old), manager))
-        # Values that were there already count as sent, except those that we wrote for a fraction that was removed.
+        # Thousandths in the old object also count as sent, except those that we wrote for a removed fraction.
         before = {str(each.get("name")) for each in containers(at(old, path)) if MILLI in limits(each)} - withdrawn
         name = _name_of(new, old)
         return cls(
@@ -51,7 +54,7 @@ class Origin:
         )
 
     def is_default(self, container: Object) -> bool:
-        """Whether the container has its thousandths, and the fraction next to them is only a default."""
+        """Whether the container has thousandths, and its fraction is only a default."""
         name = str(container.get("name"))
         if MILLI not in limits(container):
             return False
@@ -60,7 +63,7 @@ class Origin:
         return self.fraction is not None and name not in self.fraction and name in self.milli
 
     def marked(self, document: Object, before: Object, after: Object) -> Object:
-        """Returns `document` with the mark, where pod spec `before` was converted to `after`."""
+        """Returns `document` with the mark for the conversion of pod spec `before` to `after`."""
         pairs = zip(containers(before), containers(after), strict=True)
         converted = {
             str(now["name"]): limits(now)[MILLI]
@@ -75,7 +78,7 @@ class Origin:
 
 
 def with_old_mark(old: Object, new: Object) -> Object:
-    """Returns `new` with the stored object's mark, for comparison: if nothing else differs, nothing is stored."""
+    """Returns `new` with the mark of `old`, so that the two objects can be compared without their marks."""
     mark = at(old, _MARKS).get(CONVERTED_ANNOTATION)
     if mark is None:
         return without_key(new, _MARKS, CONVERTED_ANNOTATION)
@@ -83,7 +86,7 @@ def with_old_mark(old: Object, new: Object) -> Object:
 
 
 def _name_of(new: Object, old: Object) -> str:
-    """Returns a name for a request: the same in all its passes, another for a copy of its result."""
+    """Returns a name for a request. It is the same in all passes, and different for a request with a copied object."""
     if version := at(old, ("metadata",)).get("resourceVersion"):
         return f"of {version}"
     text = json.dumps(_records(new), sort_keys=True)
@@ -91,7 +94,7 @@ def _name_of(new: Object, old: Object) -> str:
 
 
 def _read_mark(document: Object, request: str) -> Mapping[str, str]:
-    """Returns the thousandths in the mark if it is of this request, else none."""
+    """Returns the thousandths by container in the mark; empty if there is no mark of this request."""
     try:
         mark = json.loads(at(document, _MARKS).get(CONVERTED_ANNOTATION, "null"))
         return {str(k): str(v) for k, v in mark["milli"].items()} if mark["request"] == request else {}
@@ -104,10 +107,11 @@ def _records(document: Object) -> list[Object]:
 
 
 def _sent(new: list[Object], old: list[Object], manager: str) -> Iterator[Object]:
-    """Yields the records of this request: new or changed ones, and in a new object the latest.
+    """Yields the records in `managedFields` that belong to this request.
 
-    A new object may have come with the records of the object that it was copied from. Times are whole seconds: what its
-    manager sends twice within one second leaves the same record, and counts as sent.
+    For an update these are the new or changed records. An unchanged record of the same manager also counts if it is
+    young: times are whole seconds, so two equal updates within a second leave equal records. For a new object these are
+    the latest records: the others may be copied from another object.
     """
     if old:
         yield from (each for each in new if each not in old or (manager in ("", each.get("manager")) and _young(each)))

@@ -1,4 +1,4 @@
-"""The JSON Patch (RFC 6902) that turns one JSON document into another."""
+"""Computes the JSON Patch (RFC 6902) that turns one JSON document into another."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ Operation = dict[str, Any]
 
 
 def difference(old: Any, new: Any, path: str = "") -> Iterator[Operation]:
-    """Yields the operations. Equal members and elements are not mentioned; shared parts are not compared."""
+    """Yields the operations that turn `old` into `new`; none for equal parts. `path` is the JSON Pointer of `old`."""
     if old is new or old == new:
         return
     if isinstance(old, dict) and isinstance(new, dict):

@@ -1,4 +1,4 @@
-"""A pod on its way into the cluster: the parts that it needs to find, wait for and use its share."""
+"""Rewrites a new pod that asks for a share: adds the scheduling gate, the client and the session's volume."""
 
 import os
 from collections.abc import Mapping
@@ -27,12 +27,16 @@ from remotegpu_operator.webhook.template import at, each_container, replaced, wi
 from remotegpu_operator.webhook.volumes import with_mount, with_volume
 
 TOKEN_SECONDS: Final = 3600
-# Appliances of the previous release know none, and serve new pods until they are replaced: docs/operations.md.
+# Whether tokens are for one pool. Appliances of the previous release do not accept such tokens, and serve new pods
+# until they are replaced: docs/operations.md.
 _POOL_TOKENS: Final = os.environ.get("POOL_TOKENS", "true") != "false"
 
 
 def volume(audience: str) -> Object:
-    """Builds the volume as the API server stores it, with its defaults: a second call then changes nothing."""
+    """Builds the volume with the pod's session and token.
+
+    The volume has all defaults, as the API server stores it: a second pass then changes nothing.
+    """
     session = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{SESSION_ANNOTATION}']"}
     token = {"audience": audience, "expirationSeconds": TOKEN_SECONDS, "path": TOKEN_FILE}
     sources = [
@@ -52,12 +56,13 @@ class Rewritten:
 
 
 def rewrite_pod(pod: Object, origin: Origin) -> Rewritten:
-    """Returns the pod gated, with the client in the containers that have a share; unchanged if it asks for none.
+    """Returns the pod with our gate, and with the client in the containers that have a share.
 
-    `origin`: who wrote its fractions.
+    A pod that asks for no share gets neither. `origin` decides which fractions are only defaults. Raises PodError if
+    the request is invalid.
     """
     written = at(pod, ("metadata", "annotations"))
-    # Annotations of a live pod, in a manifest that was copied from it.
+    # Annotations that a manifest may have because it was copied from a running pod.
     copied = [SESSION_ANNOTATION, *(() if origin.converted else (CONVERTED_ANNOTATION,))]
     annotations = {key: value for key, value in written.items() if key not in copied}
     sent = at(pod, ("spec",))
@@ -65,10 +70,10 @@ def rewrite_pod(pod: Object, origin: Origin) -> Rewritten:
     ask = read_ask(annotations, spec)
     _refuse_forgeries(pod, annotations, asks=ask is not None)
     if ask is None:
-        # A default of others may have been next to a `remotegpu/milli: 0`.
+        # The spec differs if a default fraction next to `remotegpu/milli: 0` was removed.
         return Rewritten(pod if spec is sent else {**pod, "spec": spec})
     refuse_node_name(spec)
-    # The claim that the pod names may be in any pool.
+    # A claim that the pod names may belong to any pool.
     audience = pool_audience(ask.pool) if _POOL_TOKENS and not ask.claim else AUDIENCE
     spec = _mounted(_gated(_with_clients(spec)), audience)
     if ask.offload:
@@ -93,7 +98,10 @@ def refuse_node_name(spec: Object) -> None:
 
 
 def _refuse_forgeries(pod: Object, annotations: Mapping[str, str], asks: bool) -> None:
-    """Refuses marks that only we write. With them a pod could wait for nothing, or pass for one with a share."""
+    """Refuses annotations, labels and gates that only remotegpu writes. Raises PodError for the first one.
+
+    With them a pod could wait without end, or look like a pod with a share.
+    """
     labels = at(pod, ("metadata", "labels"))
     forged = [f"annotation {key}" for key in annotations if key.startswith(STATUS_PREFIX)]
     forged += [f"label {key}" for key in labels if key.startswith(STATUS_PREFIX) and not (asks and key == POD_LABEL)]
@@ -110,10 +118,10 @@ def has_client(container: Object) -> bool:
 
 
 def _with_clients(spec: Object) -> Object:
-    """Adds the client to every container of a pod if none of them names a share."""
+    """Adds the client to every container of a pod if no container asks for a share itself."""
     if any(has_client(container) for container in containers(spec)):
         return spec
-    # Not in init containers: kubelet refuses a pod with a device in both kinds when it restarts (k/k #138446).
+    # Not to init containers: after a restart, a kubelet rejects a pod with devices in both kinds (k/k #138446).
     return {**spec, "containers": [_with_client(container) for container in spec.get("containers") or ()]}
 
 
@@ -131,14 +139,14 @@ def _gated(spec: Object) -> Object:
 
 
 def _mounted(spec: Object, audience: str) -> Object:
-    """Adds the volume with session and token, mounted in every container that has the client."""
+    """Adds the volume with session and token, and mounts it in every container that has the client."""
     wanted = volume(audience)
     spec = {**spec, "volumes": [wanted if _is_ours(each) else each for each in spec.get("volumes") or []]}
     return each_container(with_volume(spec, wanted), lambda container: with_mount(container, MOUNT), has_client)
 
 
 def _is_ours(found: Object) -> bool:
-    """Whether it is our volume for some pool: the manifest may be copied from another pool's or an older pod."""
+    """Whether the volume is ours for any pool. The manifest may be copied from a pod of another pool or release."""
     if found.get("name") != POD_VOLUME:
         return False
     try:

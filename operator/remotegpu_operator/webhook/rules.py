@@ -1,7 +1,7 @@
-"""Defines which requests the API server sends to the webhook: one table, from which the chart's configuration is made.
+"""The table of requests that the API server sends to the webhook. The chart's configuration is generated from it.
 
-The conditions are CEL and run in the API server, so that with the webhook down only requests for a share wait for it.
-They see objects before validation: any part of a path may be missing or null.
+The API server evaluates the conditions, which are in CEL. So while the webhook is down, only requests for a share fail.
+The conditions see objects before their validation: any part of a path may be missing or null.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from remotegpu_operator.webhook.template import HELM, LAST_APPLIED, Path
 PODS_PATH: Final = "/mutate-pods"
 TEMPLATES_PATH: Final = "/mutate-templates"
 
-# A mirror pod only shows what a kubelet already runs from a file. From another user it is a pod like others.
+# A mirror pod shows a static pod that a kubelet already runs. A pod that looks like one but is not from a kubelet
+# counts as an ordinary pod.
 NOT_A_MIRROR_POD: Final = (
     "!('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}) &&\n"
     "  'system:nodes' in request.userInfo.?groups.orValue([]))"
@@ -22,20 +23,20 @@ NOT_A_MIRROR_POD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One webhook of the configuration. The API server names it in its errors about a pod that could not be made."""
+    """One webhook of the configuration. The API server's error messages about refused pods contain its name."""
 
     name: str
     url_path: str
-    # Kinds as (group, plural), all v1.
+    # Resources as (group, plural), all of version v1.
     resources: tuple[tuple[str, str], ...]
     operations: tuple[str, ...]
     # The path of the pod spec in an object of these kinds.
     spec: Path
-    # All must hold.
+    # Conditions in CEL, by name. The API server calls the webhook only if all of them are true.
     conditions: dict[str, str]
 
     def as_webhook(self) -> dict[str, Any]:
-        """Returns the entry in a MutatingWebhookConfiguration; of the webhook's address it has only the path."""
+        """Returns the entry for a MutatingWebhookConfiguration, with the path in place of the complete clientConfig."""
         groups = sorted({group for group, _ in self.resources})
         return {
             "name": self.name,
@@ -52,7 +53,7 @@ class Entry:
             ],
             "matchConditions": [{"name": name, "expression": text} for name, text in self.conditions.items()],
             "matchPolicy": "Equivalent",
-            # Another webhook, or a LimitRange in it, may add a fraction after us; a second pass changes nothing.
+            # Another webhook or a LimitRange may add a fraction after the first pass.
             "reinvocationPolicy": "IfNeeded",
             "failurePolicy": "Fail",
             "sideEffects": "None",
@@ -62,13 +63,13 @@ class Entry:
 
 
 def _any_container(spec: Path, test: str) -> str:
-    """Returns the condition that `test` holds for a container `c` of the pod spec at `spec`."""
+    """Returns the condition that `test` is true for a container `c` of the pod spec at `spec`."""
     lists = ", ".join(_optional("object", (*spec, name)) for name in ("containers", "initContainers"))
     return f"[{lists}].exists(l,\n  l.orValue(null) != null && l.orValue([]).exists(c, {test}))"
 
 
 def _any_resource(test: str) -> str:
-    """Returns the condition that `test` holds for the name `k` of a resource of container `c`."""
+    """Returns the condition that `test` is true for the name `k` of a resource of container `c`."""
     return f"[c.?resources.?limits, c.?resources.?requests].exists(m, m.orValue({{}}).exists(k, {test}))"
 
 
@@ -82,7 +83,7 @@ def _optional(root: str, path: Path) -> str:
 
 
 def _pod_condition() -> str:
-    """Returns the condition for pods. Of updates only those of the pod's own manifest count: it has the fraction."""
+    """Returns the condition for pods. An update of a pod counts only if it has a fraction, as in the pod's manifest."""
     names = (
         _any_container(("spec",), _any_resource(f"k.startsWith('{RESOURCE_PREFIX}')")),
         _any_key("annotations", USER_PREFIX, STATUS_PREFIX),
@@ -102,10 +103,10 @@ def _template_condition(spec: Path) -> str:
 
 
 def _withdraws(spec: Path) -> str:
-    """Returns the condition that a fraction may have been removed; `template.without_withdrawn` then checks exactly.
+    """Returns the condition that an update may remove a fraction; `template.without_withdrawn` then checks exactly.
 
-    By client-side apply, by server-side apply, or by Helm, each of whose records only its own updates change: an update
-    by another manager does not concern us, whatever the records contain.
+    The update may be a client-side apply, a server-side apply, or Helm's. Each of them changes only its own record, so
+    only a record of the update's own manager counts.
     """
     applied = f"metadata.?annotations[?'{LAST_APPLIED}'].orValue('')"
     manager = "request.options.?fieldManager.orValue('')"
@@ -121,7 +122,7 @@ def _withdraws(spec: Path) -> str:
 
 
 def _set_fraction(entry: str, spec: Path) -> str:
-    """Returns the condition that an entry of managedFields has the fraction of a container."""
+    """Returns the condition that an entry of managedFields has a container's fraction."""
     fields = f"{entry}.?fieldsV1" + "".join(f"[?'f:{key}']" for key in spec)
     limit = f"l.value()[k][?'f:resources'][?'f:limits'][?'f:{FRACTION}']"
     return (

@@ -1,4 +1,4 @@
-"""The webhook on the network: admission over TLS, health and metrics over plain HTTP."""
+"""Serves the webhook: admission requests over TLS, and probes and metrics over plain HTTP."""
 
 import asyncio
 import contextlib
@@ -23,12 +23,12 @@ from remotegpu_operator.webhook.rules import PODS_PATH, TEMPLATES_PATH
 log = logging.getLogger(__name__)
 
 RELOAD_SECONDS: Final = 5.0
-# An API server has up to 600 requests under way (its --max-requests-inflight and --max-mutating-requests-inflight),
-# each on a connection of its own. Connections that it keeps, and others', wait.
+# An API server has up to 600 requests in progress (--max-requests-inflight and --max-mutating-requests-inflight), each
+# on its own connection. `waiting` is for its idle connections and for those of other clients.
 PLACES: Final = Places(waiting=512, waiting_of_peer=320, answering=1280, answering_of_peer=640)
-# For a client that still sends when it has its answer.
+# The time for a client that still sends its request when it has got the answer.
 _LINGER_SECONDS: Final = 2.0
-# Length in characters of a text from a review in a line of the log.
+# The most characters of a text from a review in a line of the log.
 _MOST_SHOWN: Final = 400
 
 SECONDS: Final = Histogram(
@@ -42,7 +42,10 @@ CERTIFICATE_LOADED: Final = Gauge("remotegpu_webhook_certificate_loaded_seconds"
 
 @dataclass
 class Certificate:
-    """The files of a Secret's volume, read again when the kubelet replaces them. They may appear after the start."""
+    """The certificate and key in a Secret's volume. They are loaded again when the kubelet replaces the files.
+
+    The files may be created after the start of the webhook.
+    """
 
     folder: Path
     context: ssl.SSLContext = field(default_factory=lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
@@ -52,7 +55,7 @@ class Certificate:
         self.context.minimum_version = ssl.TLSVersion.TLSv1_3
 
     def load(self) -> None:
-        """Loads the files for new connections; if they are not right, those read before stay in use."""
+        """Loads the files for new connections. If they cannot be loaded, logs a warning and keeps the last ones."""
         files = [self.folder / name for name in ("tls.crt", "tls.key")]
         try:
             found = tuple(file.stat().st_mtime_ns for file in files)
@@ -111,7 +114,7 @@ class Webhook:
 
 def _log_refusal(request: dict[str, object], message: str) -> None:
     kind, user = request.get("kind"), request.get("userInfo")
-    # Any pod of the cluster may send a request.
+    # The texts may be anything, because any pod of the cluster can send a request.
     said = (
         kind.get("kind") if isinstance(kind, dict) else "",
         request.get("namespace", ""),
@@ -129,7 +132,7 @@ def _log_refusal(request: dict[str, object], message: str) -> None:
 async def serving(
     webhook: Webhook, host: str | None, port: int, http_port: int, reuse_port: bool = False
 ) -> AsyncIterator[None]:
-    """Opens both ports inside the block; the first is shared with other processes that `reuse_port`."""
+    """Serves both ports inside the `async with` block. With `reuse_port`, other processes may share `port`."""
     runners = [
         runner_of(app, lingering_time=_LINGER_SECONDS)
         for app in (webhook.admission(), probes.application(webhook.not_ready))

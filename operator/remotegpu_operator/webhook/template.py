@@ -1,4 +1,4 @@
-"""Pod specs, of pods and of templates: the fraction that people write becomes thousandths, and is removed with them."""
+"""Converts the fractions in pod specs to thousandths, and removes thousandths again when their fraction is removed."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -8,10 +8,10 @@ from remotegpu.api.kubernetes import FRACTION, MILLI
 from remotegpu.api.pods import Object, PodError, containers, count_of, limits, requests
 from remotegpu.api.quantities import MILLI_PER_GPU, QuantityError, parse_fraction, parse_quantity
 
-# The annotation in which `kubectl apply` keeps the last manifest.
+# The annotation in which `kubectl apply` stores the last manifest.
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-# Helm keeps the last manifest to itself. A fraction that it removed shows only so: Helm updates the object and sets no
-# fraction, though it is on record as having set one. If the manifest has one, Helm sets it each time.
+# The field manager of Helm, which stores its last manifest elsewhere. Helm sets a fraction in each update while the
+# manifest has one. So Helm has removed a fraction if its update sets none, but its record has one.
 HELM: Final = "helm"
 
 Path = tuple[str, ...]
@@ -20,9 +20,10 @@ Path = tuple[str, ...]
 def with_milli(
     spec: Object, annotations: Mapping[str, str], is_default: Callable[[Object], bool] = lambda _: False
 ) -> Object:
-    """Returns the spec with thousandths in place of fractions; the same object if there is none.
+    """Returns the spec with thousandths in place of fractions; the same object if there are no fractions.
 
-    `is_default`: whether a container has its thousandths and others filled in the fraction next to them.
+    `is_default` returns whether a container's fraction is only a default next to its thousandths. Such a fraction is
+    removed. Raises PodError if a fraction is invalid.
     """
     if not any(FRACTION in limits(c) or FRACTION in requests(c) for c in containers(spec)):
         return spec
@@ -31,9 +32,10 @@ def with_milli(
 
 
 def without_withdrawn(old: Object, new: Object, path: Path, manager: str) -> Object:
-    """Returns the spec in `new` without our thousandths for fractions that `manager` removed with this update.
+    """Returns the pod spec of `new` without our thousandths for fractions that `manager` removes by this update.
 
-    A manifest does not know the thousandths that we wrote, so applying it without the fraction would leave them.
+    The author's manifest does not have the thousandths that we wrote. So an apply without the fraction would not remove
+    them.
     """
     spec = at(new, path)
     gone = withdrawn(old, new, path, manager)
@@ -49,7 +51,7 @@ def without_withdrawn(old: Object, new: Object, path: Path, manager: str) -> Obj
         if limit is None or (limit == limits(was).get(MILLI) and name not in by_hand):
             return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != MILLI})
         if requests(container).get(MILLI) == requests(was).get(MILLI):
-            # Thousandths now by hand, in limits: the request is still the one that we wrote.
+            # The author now sets thousandths in limits, but the request still has the thousandths that we wrote.
             return _with_amounts(container, lambda amounts: {**amounts, MILLI: limit})
         return container
 
@@ -57,10 +59,10 @@ def without_withdrawn(old: Object, new: Object, path: Path, manager: str) -> Obj
 
 
 def with_old_records(old: Object, new: Object) -> Object:
-    """Returns `old` if `new` differs only in the records of who set what: then the API server stores nothing.
+    """Returns `old` if `new` differs only in time and order of `managedFields`, so that the API server stores nothing.
 
-    To apply a manifest again looks to the API server as if the fraction were set just now. It notes the time, and if
-    another manager, such as a controller, has written since, the record moves in the list: a change without content.
+    When a manifest is applied again, the API server sees the fraction as newly set: it changes the time of the record,
+    and moves the record in the list if another manager has written since. The content is unchanged.
     """
     before, after = at(old, ("metadata",)), at(new, ("metadata",))
     records = before.get("managedFields")
@@ -75,14 +77,14 @@ def _without_times(records: list[Object]) -> list[str]:
 
 
 def at(document: Object, path: Path) -> Object:
-    """Returns the object at `path`; empty if something on the way is missing or null."""
+    """Returns the object at `path`; empty if a part of the path is missing or null."""
     for key in path:
         document = document.get(key) or {}
     return document
 
 
 def replaced(document: Object, path: Path, value: Object) -> Object:
-    """Returns `document` with `value` at `path`; parts off the path are shared, not copied."""
+    """Returns a copy of `document` with `value` at `path`. Other parts are shared, not copied."""
     if not path:
         return value
     return {**document, path[0]: replaced(document.get(path[0]) or {}, path[1:], value)}
@@ -91,7 +93,7 @@ def replaced(document: Object, path: Path, value: Object) -> Object:
 def each_container(
     spec: Object, change: Callable[[Object], Object], where: Callable[[Object], bool] = lambda _: True
 ) -> Object:
-    """Returns the spec with `change` made to the containers that `where` selects."""
+    """Returns the spec with each container that `where` selects replaced by the result of `change`."""
     lists = {
         name: [change(container) if where(container) else container for container in spec[name]]
         for name in ("initContainers", "containers")
@@ -101,7 +103,7 @@ def each_container(
 
 
 def without_key(document: Object, path: Path, key: str) -> Object:
-    """Returns `document` without `key` in the object at `path`, and without that object if nothing else is in it."""
+    """Returns `document` without `key` in the object at `path`. Also removes this object if it becomes empty."""
     found = at(document, path)
     if key not in found:
         return document
@@ -134,7 +136,7 @@ def _converted(container: Object, count: int) -> Object:
         fraction = parse_fraction(_plain(limit))
     except QuantityError as problem:
         raise PodError(f"container {name!r}: {FRACTION}: {problem}") from None
-    # A LimitRange's default has put our thousandths next to the fraction before us: the author's value wins.
+    # A LimitRange may have set default thousandths next to the fraction before: the author's fraction replaces them.
     milli = {MILLI: _canonical(fraction.total_milli * count)}
     return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != FRACTION} | milli)
 
@@ -146,17 +148,17 @@ def _with_amounts(container: Object, change: Callable[[Mapping[str, str]], Mappi
 
 
 def _canonical(milli: int) -> str:
-    """Returns the quantity as the API server stores it, for comparison with the stored object."""
+    """Returns the quantity in the form in which the API server stores it, for comparison with the stored object."""
     return str(milli) if milli % MILLI_PER_GPU else f"{milli // MILLI_PER_GPU}k"
 
 
 def _plain(quantity: str) -> str:
-    """ "250m" as people write it, 0.25."""
+    """Returns a quantity as a decimal number, for people: "250m" as "0.25"."""
     return f"{parse_quantity(quantity).normalize():f}"
 
 
 def withdrawn(old: Object, new: Object, path: Path, manager: str) -> set[str]:
-    """Returns names of containers whose fraction was in `manager`'s manifest and is no longer."""
+    """Returns the names of the containers whose fraction `manager` removes by this update."""
     gone = _applied(old, path, FRACTION) - _applied(new, path, FRACTION)
     gone |= _managed(old, path, FRACTION, manager, "Apply") - _managed(new, path, FRACTION, manager, "Apply")
     if manager.startswith(HELM):
@@ -165,7 +167,7 @@ def withdrawn(old: Object, new: Object, path: Path, manager: str) -> set[str]:
 
 
 def _applied(document: Object, path: Path, resource: str) -> set[str]:
-    """Returns names of containers that have a limit of `resource` in the manifest of the last client-side apply."""
+    """Returns the names of the containers with a limit of `resource` in the manifest of the last client-side apply."""
     text = at(document, ("metadata", "annotations")).get(LAST_APPLIED, "")
     if resource not in text:
         return set()
@@ -176,9 +178,10 @@ def _applied(document: Object, path: Path, resource: str) -> set[str]:
 
 
 def _managed(document: Object, path: Path, resource: str, manager: str, operation: str = "") -> set[str]:
-    """Returns names of containers whose limit of `resource` a field manager has set on record; "" is any.
+    """Returns the names of the containers whose limit of `resource` is in a record of `manager` with `operation`.
 
-    The record is made before admission: it has the fraction that we then take out, and not the thousandths.
+    "" stands for any manager or operation. The API server makes the record before admission: the record has the
+    fraction and not the thousandths that the webhook writes.
     """
     return {
         name
@@ -189,7 +192,7 @@ def _managed(document: Object, path: Path, resource: str, manager: str, operatio
 
 
 def containers_set_by(entry: Object, path: Path, resource: str) -> Iterator[str]:
-    """Yields names of containers whose limit of `resource` an entry of managedFields has."""
+    """Yields the names of the containers whose limit of `resource` is in an entry of managedFields."""
     yield from _set_by(at(entry, ("fieldsV1", *(f"f:{key}" for key in path))), resource)
 
 

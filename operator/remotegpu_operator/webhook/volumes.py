@@ -1,4 +1,4 @@
-"""Our volumes in other people's pods. Another volume with our name or path is refused."""
+"""Adds volumes and mounts to pods. A pod with another volume of the same name or path is refused with PodError."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,5 @@
-//! A tenant that always has something to launch: how many kernels of one length it gets done in a time.
+//! A tenant that always has kernels to launch. The measurement is the number of equal kernels that complete in a given
+//! time.
 
 use std::io::BufRead;
 use std::time::{Duration, Instant};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::driver::Driver;
 use crate::options::Options;
 
-/// Counts to `n`: 0.2 ms or so on the software GPU.
+/// A kernel that counts to `n`, which takes about 0.2 ms on the software GPU.
 const WORK: &std::ffi::CStr = c".version 7.0
 .target sm_70
 .address_size 64
@@ -24,15 +25,15 @@ again:
 }
 ";
 const COUNT: u64 = 20_000;
-/// Kernels between two events, and how many such pieces are under way.
+/// The number of kernels between two events, and the maximum number of such groups in flight.
 const PIECE: u32 = 16;
 const PIECES: usize = 8;
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 
-/// Prints `ready`, waits for a line, works for so long, and prints how many kernels were completed.
+/// Prints `ready`, waits for a line, launches kernels for the given time, and prints how many kernels completed.
 ///
 /// # Errors
-/// The function that failed, with its code.
+/// The name of the function that failed, with its code.
 pub fn work(options: &Options, time: Duration) -> Result<(), String> {
     let driver = Driver::load(&options.library)?;
     let session = driver.start()?;

@@ -19,20 +19,20 @@ const STREAMS: [usize; 4] = [1, 2, 4, 8];
 /// The largest number of bytes for one socket call.
 const PIECE: usize = 1 << 20;
 const PAGE: usize = 4096;
-/// Runs of a figure, after one that does not count.
+/// The number of measured runs for each figure. One more run before them is not counted.
 const RUNS: usize = 5;
 
-/// A figure: how fast, and the processor time of this process.
+/// A figure: the throughput, and the processor time that this process used.
 struct Rate {
     name: String,
     gigabytes_per_s: f64,
     cpu_s_per_gigabyte: f64,
 }
 
-/// Prints a JSON list. Ratios are to memcpy of the largest size.
+/// Prints a JSON list. Ratios are relative to memcpy of the largest size.
 ///
 /// # Errors
-/// The first thing that failed.
+/// The first failure.
 pub fn measure(options: &Options) -> Result<(), String> {
     let bytes = noise(LARGEST);
     let mut target = vec![1; LARGEST];
@@ -102,7 +102,7 @@ fn copies(
     session.free(device)
 }
 
-/// Calls `once` until all bytes are done, each time with another offset within memory of the largest size.
+/// Calls `once` until all bytes are copied, each time with another offset within memory of the largest size.
 fn each(options: &Options, len: usize, mut once: impl FnMut(usize) -> Result<(), String>) -> Result<(), String> {
     (0..(options.bulk() / len).max(1)).try_for_each(|turn| once(turn * len % LARGEST))
 }
@@ -124,10 +124,10 @@ fn rate(name: String, bytes: usize, mut run: impl FnMut() -> Result<(), String>)
     })
 }
 
-/// New memory, of which each page is written once.
+/// Maps new memory and writes each page once.
 fn fault_in() -> Result<(), String> {
     let (read_write, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: the mapping is new, written within its length, and unmapped before anyone else knows of it.
+    // SAFETY: the mapping is new, written within its length, and unmapped before other code has its address.
     unsafe {
         let memory = libc::mmap(std::ptr::null_mut(), LARGEST, read_write, private, -1, 0);
         if memory == libc::MAP_FAILED {

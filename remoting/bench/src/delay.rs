@@ -1,7 +1,7 @@
-//! A slow network: a TCP proxy that forwards every byte a fixed time after it came.
+//! A slow network: a TCP proxy that forwards every byte after a fixed delay.
 //!
-//! Each direction of a connection has a thread that reads and stamps, and one that writes when the time has come: bytes
-//! in flight wait in parallel, so that the delay does not reduce the bandwidth.
+//! Each direction of a connection has a thread that reads and adds a time stamp, and a thread that writes when the
+//! delay has passed. Bytes in flight wait in parallel, so the delay does not reduce the bandwidth.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use crate::options::Route;
 
 const PIECE: usize = 256 << 10;
-/// The most bytes in flight: 5 GB/s times the longest measured delay, 10 ms, with room.
+/// The maximum number of bytes in flight: 5 GB/s times the longest measured delay, 10 ms, with some reserve.
 const UNDER_WAY: usize = 64 << 20;
 
-/// Accepts on all routes, forever.
+/// Accepts connections on all routes, without end.
 ///
 /// # Errors
-/// If it cannot listen there.
+/// If it cannot listen on an address.
 pub fn serve(delay: Duration, routes: &[Route]) -> Result<(), String> {
     let listeners = routes
         .iter()
@@ -38,7 +38,7 @@ pub fn serve(delay: Duration, routes: &[Route]) -> Result<(), String> {
 
 fn accept(listener: &TcpListener, route: &Route, delay: Duration) {
     for near in listener.incoming().flatten() {
-        // A client that cannot be connected sees its connection closed.
+        // If the target cannot be reached, the client's connection is closed.
         if let Ok(far) = TcpStream::connect(route.target) {
             let _ = join(near, far, delay);
         }
@@ -54,7 +54,7 @@ fn join(near: TcpStream, far: TcpStream, delay: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// One direction of a connection.
+/// Forwards one direction of a connection.
 fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let line = Arc::new(Line::default());
     let end = Arc::clone(&line);
@@ -64,7 +64,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
             && end.put(Instant::now() + delay, &piece[..count])
         {}
         end.put(Instant::now() + delay, &[]);
-        // The writer may be gone while the other end still sends.
+        // The writer may have ended while the other end still sends.
         let _ = from.shutdown(Shutdown::Read);
     });
     thread::spawn(move || {
@@ -79,7 +79,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     });
 }
 
-/// The bytes in flight of one direction, each piece with the time at which it is due; an empty piece is EOF.
+/// The bytes in flight of one direction. Each piece has the time at which it is due; an empty piece is EOF.
 #[derive(Default)]
 struct Line {
     state: Mutex<State>,
@@ -94,7 +94,7 @@ struct State {
 }
 
 impl Line {
-    /// False if the other side takes no more.
+    /// Appends a piece, and blocks while too many bytes are in flight. Returns false if the writer has ended.
     fn put(&self, due: Instant, bytes: &[u8]) -> bool {
         let mut state = self.wait(|state| state.bytes < UNDER_WAY || state.closed);
         state.bytes += bytes.len();
@@ -132,7 +132,7 @@ mod tests {
 
     const DELAY: Duration = Duration::from_millis(50);
 
-    /// A connection through the proxy, and its other end.
+    /// Returns a connection through the proxy, and its other end.
     fn connection() -> (TcpStream, TcpStream) {
         let (entry, target) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
         let route = Route { listen: entry.local_addr().unwrap(), target: target.local_addr().unwrap() };
@@ -178,7 +178,7 @@ mod tests {
         let arrived = reader.join().unwrap();
         assert_eq!(arrived.len(), 100);
         assert!(arrived.iter().zip(&sent).all(|(there, here)| *there - *here >= DELAY));
-        // One after the other they would take 100 delays, 5 s.
+        // Sequential delays would take 100 times the delay, 5 s.
         assert!(arrived[99] - arrived[0] < 50 * DELAY);
     }
 

@@ -1,4 +1,4 @@
-//! A CUDA driver, loaded by path, with the functions that are measured.
+//! A CUDA driver that is loaded by its path, with the functions that are measured.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use driverapi::types::{
     CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUresult, CUstream,
 };
 
-/// Adds its number to a counter: the counter shows which launches have run.
+/// A kernel that adds its number to a counter. The counter shows which launches have run.
 pub const KERNEL: &CStr = c"
 .version 7.0
 .target sm_70
@@ -30,11 +30,13 @@ macro_rules! driver {
         pub struct Driver { $($field: unsafe extern "C" fn($($type),*) -> CUresult,)* }
 
         impl Driver {
+            /// Loads the driver's library.
+            ///
             /// # Errors
-            /// If there is no such library, or a function is not in it.
+            /// If the library does not exist, or has not all functions.
             pub fn load(path: &str) -> Result<Driver, String> {
                 let name = CString::new(path).map_err(|error| error.to_string())?;
-                // SAFETY: the library's constructors run; that is what loading a driver means.
+                // SAFETY: dlopen runs the library's constructors, which the driver needs.
                 let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
                 if library.is_null() {
                     // SAFETY: after a failure dlerror returns a string that is valid until the next call.
@@ -99,10 +101,10 @@ fn check(function: &str, code: CUresult) -> Result<(), String> {
 }
 
 impl Driver {
-    /// A context with one stream, which has been synchronised: whatever is done late is done now.
+    /// Creates a context with one stream and synchronises it, so that lazy initialisation is complete.
     ///
     /// # Errors
-    /// The function that failed, with its code.
+    /// The name of the function that failed, with its code.
     pub fn start(&self) -> Result<Session<'_>, String> {
         let (mut context, mut stream) = (null_mut(), null_mut());
         // SAFETY: out-parameters are locals.
@@ -118,7 +120,7 @@ impl Driver {
     }
 }
 
-/// A context, current in this thread, with one stream.
+/// A context with one stream. The context is current in this thread.
 pub struct Session<'d> {
     driver: &'d Driver,
     stream: CUstream,
@@ -161,12 +163,12 @@ impl Session<'_> {
     }
 
     pub fn to_device(&self, address: CUdeviceptr, from: &[u8]) -> Result<(), String> {
-        // SAFETY: reads the slice before it returns.
+        // SAFETY: the function reads the slice before it returns.
         check("cuMemcpyHtoD", unsafe { (self.driver.to_device)(address, from.as_ptr().cast(), from.len()) })
     }
 
     pub fn to_host(&self, to: &mut [u8], address: CUdeviceptr) -> Result<(), String> {
-        // SAFETY: writes the slice before it returns.
+        // SAFETY: the function writes the slice before it returns.
         check("cuMemcpyDtoH", unsafe { (self.driver.to_host)(to.as_mut_ptr().cast(), address, to.len()) })
     }
 
@@ -184,7 +186,7 @@ impl Session<'_> {
         Ok(Event { session: self, event })
     }
 
-    /// The kernel of that name in PTX text.
+    /// Loads PTX text and returns its kernel with this name.
     pub fn function(&self, text: &CStr, name: &CStr) -> Result<Kernel<'_>, String> {
         let (mut module, mut function) = (null_mut(), null_mut());
         // SAFETY: text and name end with a NUL; out-parameters are locals.
@@ -199,7 +201,7 @@ impl Session<'_> {
         self.function(KERNEL, c"count")
     }
 
-    /// Captures the work that `work` gives to the stream, as a graph.
+    /// Captures the work that `work` launches on the stream, and returns it as a graph.
     pub fn graph(&self, work: impl FnOnce() -> Result<(), String>) -> Result<Graph<'_>, String> {
         const THREAD_LOCAL: c_uint = 1;
         let (mut graph, mut executable) = (null_mut(), null_mut());
@@ -232,13 +234,13 @@ impl Graph<'_> {
 impl Drop for Graph<'_> {
     fn drop(&mut self) {
         if self.session.synchronize().is_ok() {
-            // SAFETY: nothing uses it any more.
+            // SAFETY: no work uses the graph any more.
             unsafe { (self.session.driver.destroy_executable)(self.executable) };
         }
     }
 }
 
-/// Page-locked memory of the driver's.
+/// Page-locked memory that the driver allocated.
 pub struct Pinned<'s> {
     session: &'s Session<'s>,
     address: *mut c_void,
@@ -248,20 +250,21 @@ pub struct Pinned<'s> {
 impl Pinned<'_> {
     pub fn to_device(&self, address: CUdeviceptr) -> Result<(), String> {
         let Session { driver, stream, .. } = self.session;
-        // SAFETY: the memory is the driver's, and stays until `drop`, which synchronises.
+        // SAFETY: the driver allocated the memory, which exists until `drop`; `drop` synchronises.
         check("cuMemcpyHtoDAsync", unsafe { (driver.to_device_async)(address, self.address, self.len, *stream) })
     }
 
-    /// The first bytes now, while a copy may still write them.
+    /// Returns the current first word, also while a copy writes the memory.
     pub fn word(&self) -> u32 {
         assert!(self.len >= size_of::<u32>());
-        // SAFETY: within the memory, aligned as all that the driver allocates; volatile, because others write it.
+        // SAFETY: the word is inside the memory and aligned, as all allocations of the driver are. The read is
+        // volatile, because the driver writes the word.
         unsafe { self.address.cast::<u32>().read_volatile() }
     }
 
     pub fn to_host(&self, address: CUdeviceptr) -> Result<(), String> {
         let Session { driver, stream, .. } = self.session;
-        // SAFETY: as above.
+        // SAFETY: the same as in `to_device`.
         check("cuMemcpyDtoHAsync", unsafe { (driver.to_host_async)(self.address, address, self.len, *stream) })
     }
 }
@@ -269,7 +272,7 @@ impl Pinned<'_> {
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         if self.session.synchronize().is_ok() {
-            // SAFETY: nothing uses the memory any more.
+            // SAFETY: no work uses the memory any more.
             unsafe { (self.session.driver.free_host)(self.address) };
         }
     }
@@ -307,13 +310,13 @@ impl Kernel<'_> {
         self.launch_grid([1; 3], [1; 3], &[address, 1])
     }
 
-    /// Each parameter's low bytes are as many as the kernel takes.
+    /// Launches a grid. The kernel gets the low bytes of each parameter, as many as its type has.
     pub fn launch_grid(&self, grid: [u32; 3], block: [u32; 3], parameters: &[u64]) -> Result<(), String> {
         let mut addresses: Vec<_> = parameters.iter().map(|value| (&raw const *value).cast_mut().cast()).collect();
         let Session { driver, stream, .. } = self.session;
         let ([x, y, z], [bx, by, bz]) = (grid, block);
-        // SAFETY: the parameters are those of the kernel, none of more than 8 bytes; they are copied before the call
-        // returns.
+        // SAFETY: the parameters match the kernel's, none has more than 8 bytes, and the driver copies them before the
+        // call returns.
         let code = unsafe {
             (driver.launch)(self.function, x, y, z, bx, by, bz, 0, *stream, addresses.as_mut_ptr(), null_mut())
         };

@@ -1,9 +1,10 @@
-//! The program behind `remotegpu bench`: latency and bandwidth of a CUDA driver, compared with raw TCP on the same
-//! machine. Prints one JSON object. Microseconds are medians, bandwidths are 10^9 bits of data per second.
+//! The program of `remotegpu bench`: measures latency and bandwidth of a CUDA driver, and compares them with raw TCP on
+//! the same machine. It prints one JSON object. Times are medians in microseconds, bandwidths are 10^9 bits of data per
+//! second.
 //!
-//! `driver` loads any libcuda by its path, and `measurements`, `bulk`, `backlog`, `scenarios` and `softgpu` measure it.
-//! `tcp` is the reference, and `delay` a slow network. Started by `remotegpu.cli.bench`. It links nothing of client,
-//! worker or software GPU.
+//! `driver` loads any libcuda by its path. `measurements`, `bulk`, `backlog`, `scenarios` and `softgpu` measure it.
+//! `tcp` is the reference, and `delay` simulates a slow network. `remotegpu.cli.bench` starts this program, which links
+//! no code of client, worker or software GPU.
 
 mod backlog;
 mod bulk;
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ends this process when its input does, so that a server is not left behind.
+/// Starts a thread that ends this process at EOF of standard input, so that no server outlives its parent.
 fn end_with_input() {
     std::thread::spawn(|| {
         let mut input = std::io::stdin();
@@ -61,7 +62,8 @@ fn end_with_input() {
     });
 }
 
-/// Measures raw TCP before and after the driver: another load on the machine shows as a difference.
+/// Prints all figures. Raw TCP is measured before and after the driver: if the two results differ, the machine had
+/// other load.
 fn measure(options: &Options) -> Result<(), String> {
     let mut tcp = tcp::Reference::start(options)?;
     let before = tcp.measure(options)?;

@@ -1,4 +1,4 @@
-//! The driver's figures.
+//! Measurements of the driver.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::processor;
 use crate::samples::{gigabits_per_second, median, median_seconds, noise};
 
-/// A result that takes longer does not come.
+/// The timeout for a result. After it the result counts as lost.
 const LOST: Duration = Duration::from_secs(10);
 
 type Figure = (String, Value);
@@ -18,8 +18,10 @@ fn figure(name: &str, value: f64) -> Figure {
     (name.to_owned(), value.into())
 }
 
+/// Measures all figures.
+///
 /// # Errors
-/// If a function of the driver fails, or did not do what it reported as done.
+/// If a function of the driver fails, or if work that it reported as complete was not done.
 pub fn all(options: &Options) -> Result<Vec<Figure>, String> {
     let driver = Driver::load(&options.library)?;
     let session = driver.start()?;
@@ -35,8 +37,8 @@ pub fn all(options: &Options) -> Result<Vec<Figure>, String> {
     Ok(figures)
 }
 
-/// A graph of many kernels: the caller's time for its launch, also compared with a command of one frame in the same
-/// place, and with a synchronise compared with the same kernels one by one.
+/// Measures a graph of many kernels: the caller's time for a launch, the difference to a command of one frame in the
+/// same place, the time with a synchronise, and the time for the same kernels without a graph.
 fn graphs(session: &Session, options: &Options) -> Result<Vec<Figure>, String> {
     const KERNELS: usize = 1000;
     let kernel = session.kernel()?;
@@ -54,8 +56,9 @@ fn graphs(session: &Session, options: &Options) -> Result<Vec<Figure>, String> {
         caller.push(started.elapsed().as_secs_f64());
         session.synchronize()?;
         whole.push(started.elapsed().as_secs_f64());
-        // Both follow a wait for such a graph: caches are cold, and the thread that sends sleeps. Where it is woken it may
-        // take the caller's place, which is not what either call costs: so this compares processor time.
+        // This launch and the one above both follow a wait for such a graph, so caches are cold and the sender thread
+        // sleeps. When the sender wakes up, it may run on the caller's processor. The comparison therefore uses
+        // processor time.
         let processor = processor::seconds_of_this_thread();
         session.set_byte(filled)?;
         frame.push(processor::seconds_of_this_thread() - processor);
@@ -83,7 +86,8 @@ fn graphs(session: &Session, options: &Options) -> Result<Vec<Figure>, String> {
     ])
 }
 
-/// An idle stream may be known to be idle: here there is something to wait for.
+/// Measures a round trip: a memset and a synchronise. A driver may know that a stream without work is idle, so a
+/// synchronise alone may need no round trip.
 fn round_trip(session: &Session, options: &Options) -> Result<f64, String> {
     let address = session.alloc(4096)?;
     let seconds = median_seconds(options.repeat(5000), || {
@@ -152,7 +156,7 @@ fn launches(session: &Session, options: &Options) -> Result<Vec<Figure>, String>
     ])
 }
 
-/// A launch that nothing drives but the driver itself: no call follows, its result just lands in this process.
+/// Measures the time until a launch runs without any later call. Its result is read from page-locked memory.
 fn lone_launch(session: &Session, options: &Options, rtt_us: f64) -> Result<Figure, String> {
     let kernel = session.kernel()?;
     let counter = session.alloc(4096)?;
@@ -168,7 +172,7 @@ fn lone_launch(session: &Session, options: &Options, rtt_us: f64) -> Result<Figu
             if called.elapsed() > LOST {
                 return Err("the result of a launch does not land before a call waits for it".into());
             }
-            // With both ends on one processor, an end that waits busily keeps the other from working.
+            // Yield: if both ends share one processor, a busy wait would stop the other end.
             std::thread::yield_now();
         }
         Ok(())
@@ -189,7 +193,7 @@ fn events(session: &Session, options: &Options) -> Result<Vec<Figure>, String> {
 }
 
 fn copies(session: &Session, options: &Options) -> Result<Vec<Figure>, String> {
-    // A small share gets small copies.
+    // A small share gets smaller copies.
     let len = options.bulk().min(session.free_memory()? / 2);
     let address = session.alloc(len)?;
     let sent = noise(len);

@@ -1,4 +1,4 @@
-//! The command line.
+//! Parses the command line.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use crate::tcp::Address;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Path, or a name for the loader.
+    /// The path of the library, or a name for the loader.
     pub library: String,
-    /// A tenth of the repetitions and of the bytes: seconds instead of a minute.
+    /// Whether to use a tenth of the repetitions and bytes, which takes seconds instead of a minute.
     pub quick: bool,
-    /// A peer that runs already; otherwise this program starts one.
+    /// The address of a running peer. With `None` this program starts one.
     pub reference: Option<Address>,
     pub job: Job,
 }
@@ -21,21 +21,21 @@ pub struct Options {
 pub enum Job {
     Measure,
     Help,
-    /// How fast kernels execute, instead of how far away the driver is.
+    /// Measures the speed of kernels, instead of the latency of the driver.
     SoftwareGpu,
-    /// The limits of large copies.
+    /// Measures the limits of large copies.
     Bulk,
-    /// The other end of the raw TCP reference.
+    /// Runs the other end of the raw TCP reference.
     TcpPeer(Address),
-    /// A slow network, with this delay in each direction.
+    /// Runs a proxy with this delay in each direction.
     DelayProxy(Duration, Vec<Route>),
-    /// Launches as many kernels as a tenant gets done in this time.
+    /// Measures how many kernels a tenant completes in this time.
     Backlog(Duration),
-    /// A few calls, so that their round trips can be counted; started by this program.
+    /// Makes a few calls whose round trips are counted. This program starts it as a child process.
     Scenario(String),
 }
 
-/// Connections to `listen` are forwarded to `target`.
+/// A route of the proxy: connections to `listen` are forwarded to `target`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     pub listen: SocketAddr,
@@ -75,8 +75,10 @@ Other jobs:
         passes connections on, each byte that much later, at full bandwidth; until its standard input ends";
 
 impl Options {
+    /// Parses the arguments.
+    ///
     /// # Errors
-    /// One line for a person.
+    /// A message of one line.
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
         let mut options = Options { library: "libcuda.so.1".into(), quick: false, reference: None, job: Job::Measure };
         while let Some(argument) = args.next() {
@@ -107,7 +109,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Repetitions: all of them, or a tenth.
+    /// Returns the number of repetitions: `times`, or a tenth with `--quick`.
     pub fn repeat(&self, times: usize) -> Repeat {
         if self.quick {
             Repeat { times: (times / 10).max(3), at_most: Duration::from_millis(200) }
@@ -116,7 +118,7 @@ impl Options {
         }
     }
 
-    /// Bytes of a large copy.
+    /// Returns the number of bytes of a large copy.
     pub fn bulk(&self) -> usize {
         if self.quick { 32 << 20 } else { 256 << 20 }
     }

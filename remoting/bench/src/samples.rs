@@ -1,18 +1,18 @@
-//! Timing something many times.
+//! Repeated time measurements.
 
 use std::time::{Duration, Instant};
 
-/// How often something is timed.
+/// The number of repetitions of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Repeat {
     pub times: usize,
-    /// Then it is enough, after however few: far away, a thousand times would take minutes.
+    /// The time limit for all repetitions. On a slow connection a thousand repetitions would take minutes.
     pub at_most: Duration,
 }
 
 const AT_LEAST: usize = 3;
 
-/// The middle one of the seconds that the runs took, after one run that does not count.
+/// Returns the median time of the runs in seconds. One run before them is not counted.
 ///
 /// # Errors
 /// The first failure.
@@ -38,7 +38,7 @@ pub fn gigabits_per_second(bytes: usize, seconds: f64) -> f64 {
     bytes as f64 * 8e-9 / seconds
 }
 
-/// Bytes that no link can compress, the same in every run.
+/// Returns incompressible bytes, the same in every run.
 pub fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut words = Vec::with_capacity(len + 8);

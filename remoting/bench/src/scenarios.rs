@@ -1,5 +1,5 @@
-//! How often the client waits for the appliance: a few calls in a process of their own, counted by the client's own
-//! statistics, which it writes when a process ends.
+//! Counts how often the client waits for the appliance. Each scenario makes a few calls in its own process, whose
+//! client writes its statistics at the process' end.
 
 use std::ffi::CString;
 use std::process::{Command, Stdio};
@@ -11,17 +11,18 @@ use crate::driver::{Driver, KERNEL, Session};
 use crate::options::Options;
 use crate::samples::{median, noise};
 
-/// Often enough that memory which is asked for now and then does not count.
+/// The number of calls, large enough that occasional requests for memory do not matter.
 const CALLS: usize = 200;
 const STARTS: usize = 5;
 
-/// An image that no appliance knows, and too long to be sent along unasked.
+/// The padding of an image: no appliance has the image, and the client does not send it without a request.
 const MODULE_PADDING: usize = 128 << 10;
 
-/// Returns `init_ms` and the figures about round trips: `null` with a driver that counts none, as it is not remote.
+/// Returns `init_ms` and the numbers of round trips. They are `null` with a driver that does not count them because it
+/// is not remote.
 ///
 /// # Errors
-/// If a process fails; its own message stands above.
+/// If a process fails; the process prints its own message.
 pub fn measure(options: &Options) -> Result<Map<String, Value>, String> {
     let starts = (0..STARTS).map(|_| run(options, "start")).collect::<Result<Vec<_>, _>>()?;
     let init_ms = median(starts.iter().map(|start| start.init_ms).collect());
@@ -33,7 +34,7 @@ pub fn measure(options: &Options) -> Result<Map<String, Value>, String> {
         ("init_ms", Some(init_ms)),
         ("init_round_trips", start.round_trips),
         ("alloc_round_trips", each(&allocate)),
-        // Each is preceded by a synchronise, which is a round trip.
+        // Each query follows a synchronise, which is one round trip.
         ("event_query_round_trips", each(&finished).map(|trips| trips - 1.0)),
         ("module_first_round_trips", first.more_than(start, |count| count.round_trips)),
         ("module_again_round_trips", again.more_than(&first, |count| count.round_trips)),
@@ -75,10 +76,10 @@ fn run(options: &Options, scenario: &str) -> Result<Count, String> {
     Ok(Count { init_ms, round_trips: report["round_trips"].as_f64(), bytes_sent: report["bytes_sent"].as_f64() })
 }
 
-/// The calls themselves. Prints how many milliseconds the driver took to initialise.
+/// Makes the calls of a scenario. Prints the time for the driver's initialisation in milliseconds.
 ///
 /// # Errors
-/// The function that failed, with its code.
+/// The name of the function that failed, with its code.
 pub fn play(options: &Options, scenario: &str) -> Result<(), String> {
     let driver = Driver::load(&options.library)?;
     let started = Instant::now();

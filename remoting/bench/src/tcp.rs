@@ -1,4 +1,4 @@
-//! The reference: plain TCP, or a Unix socket, between two processes.
+//! The reference measurement: plain TCP, or a Unix socket, between two processes.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::options::Options;
 use crate::samples::{Repeat, gigabits_per_second, median_seconds, noise};
 
-/// The address on which a peer listens.
+/// The address of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     Tcp(SocketAddr),
@@ -44,17 +44,17 @@ fn connect(address: &Address) -> io::Result<Box<dyn Stream>> {
 }
 
 const SMALL: usize = 64;
-/// About the size of a launch on the wire.
+/// The size of a message in bytes, about the size of a launch on the wire.
 const MESSAGE: usize = 128;
 
 /// The kinds of request to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Messages of `SMALL` bytes come back, until one that begins with `LAST`.
+    /// The peer returns messages of `SMALL` bytes, until one that begins with `LAST`.
     Echo = 1,
-    /// One byte comes back when all have arrived.
+    /// The peer returns one byte when it has received all bytes.
     Put = 2,
-    /// The bytes come from there.
+    /// The peer sends the bytes.
     Get = 3,
 }
 
@@ -81,10 +81,10 @@ impl Request {
     }
 }
 
-/// Each with the name that it has in the result.
+/// The figures, each with its name in the output.
 pub type Figures = [(&'static str, f64); 4];
 
-/// A connection to the peer.
+/// A connection to the peer, and the peer if this program started it.
 pub struct Reference {
     stream: Box<dyn Stream>,
     peer: Option<Child>,
@@ -92,10 +92,10 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The peer that `options` name, or one in a new process.
+    /// Connects to the peer that `options` name, or starts one in a new process.
     ///
     /// # Errors
-    /// If it cannot be reached, or this program not start itself.
+    /// If the peer cannot be reached, or cannot be started.
     pub fn start(options: &Options) -> Result<Reference, String> {
         let (peer, address) = match &options.reference {
             Some(address) => (None, address.clone()),
@@ -105,6 +105,8 @@ impl Reference {
         Ok(Reference { stream, peer, bytes: noise(options.bulk()) })
     }
 
+    /// Measures all figures of the reference.
+    ///
     /// # Errors
     /// If the connection breaks.
     pub fn measure(&mut self, options: &Options) -> Result<Figures, String> {
@@ -138,7 +140,7 @@ impl Reference {
         Ok(seconds)
     }
 
-    /// Seconds for each of many messages, every one written on its own, none of them answered.
+    /// Returns the seconds for each of many messages. Each is sent by its own write, and none is answered.
     fn message(&mut self, times: usize) -> io::Result<f64> {
         let started = Instant::now();
         self.put(MESSAGE * times, MESSAGE)?;
@@ -162,7 +164,7 @@ impl Reference {
 impl Drop for Reference {
     fn drop(&mut self) {
         if let Some(peer) = &mut self.peer {
-            // It ends by itself when its input does; this only keeps it from being left behind.
+            // The peer also ends at EOF of its input; this makes sure that it ends now.
             let _ = peer.kill();
             let _ = peer.wait();
         }
@@ -183,13 +185,13 @@ fn start_peer() -> Result<(Child, Address), String> {
     Ok((peer, line.trim().parse()?))
 }
 
-/// The other end: answers one connection after the other, forever. Prints its address.
+/// Runs the other end: accepts one connection after the other, without end. Prints its address.
 ///
 /// # Errors
-/// If it cannot listen there.
+/// If it cannot listen on the address.
 pub fn serve_as_peer(address: &Address) -> Result<(), String> {
     let mut memory = Vec::new();
-    // However a connection ends, it was the other end's affair.
+    // Errors of a connection are ignored, because the other end reports them.
     match address {
         Address::Path(path) => {
             let listener = UnixListener::bind(path).map_err(failed)?;
@@ -210,7 +212,7 @@ pub fn serve_as_peer(address: &Address) -> Result<(), String> {
     }
 }
 
-/// `memory` is the source and target of all bytes, as at an appliance.
+/// Answers requests until the connection ends. `memory` is the source and target of all bytes, as on an appliance.
 fn answer(mut stream: impl Stream, memory: &mut Vec<u8>) -> io::Result<()> {
     let mut request = [0; Request::BYTES];
     loop {

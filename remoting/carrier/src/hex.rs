@@ -1,6 +1,6 @@
-//! Ids and tickets as text.
+//! Conversion of ids and tickets from and to hexadecimal text.
 
-/// `2 * N` hexadecimal digits.
+/// Parses exactly `2 * N` hexadecimal digits, or returns `None`.
 pub fn from_hex<const N: usize>(digits: &str) -> Option<[u8; N]> {
     let digits = digits.as_bytes();
     if digits.len() != 2 * N {

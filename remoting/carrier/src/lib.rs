@@ -1,9 +1,9 @@
-//! Shared by both ends of a data connection: the services of `control.proto`, the settings of a TCP connection, and the
-//! ways in which the bytes of a session pass through TLS or gRPC.
+//! The code that both ends of a data connection share: the services of `control.proto`, the settings of a TCP
+//! connection, and the ways in which the bytes of a session pass through TLS or gRPC.
 //!
-//! `pump` passes bytes where a connection cannot be handed over, and `pieces` puts them into gRPC messages. Used by
-//! client, `remotegpu-connect`, gateway and worker. It must not know a message of a session: the bytes that it passes
-//! have no meaning here.
+//! `pump` forwards bytes if a connection cannot be handed over, and `pieces` puts bytes into gRPC messages. Client,
+//! `remotegpu-connect`, gateway and worker use this crate. It must not depend on the messages of a session: it forwards
+//! bytes without interpreting them.
 
 mod hex;
 mod pieces;
@@ -23,24 +23,24 @@ pub use pump::{copy, pump};
 pub use socket::{configure, follow_window, followed};
 pub use spin::Spin;
 
-/// How much is read at once: large enough for bulk copies to run at the network's speed, small enough for a gRPC message.
+/// The size of a read buffer: large enough for bulk copies at the network's speed, small enough for a gRPC message.
 pub const READ_BYTES: usize = 256 << 10;
 
-/// Bytes of one HTTP/2 stream, and half of those of one connection, that may be on their way: at 10 ms this is 800 MB/s.
+/// The window of an HTTP/2 stream in bytes, and half of a connection's window: at 10 ms latency this allows 800 MB/s.
 pub const HTTP2_WINDOW: u32 = 8 << 20;
 
-/// The longest HTTP/2 frame that is taken: a piece of [`READ_BYTES`] should not become 16 frames of the default size.
+/// The maximum size of an HTTP/2 frame. With the default size a piece of [`READ_BYTES`] would need 16 frames.
 pub const HTTP2_FRAME: u32 = 1 << 20;
 
-/// The gateway's answer to a preface that it accepts.
+/// The gateway's answer to a valid preface.
 pub const ACCEPTED: u8 = b'K';
 
-/// Its answer to a client that wants to resume a session that does not exist any more.
+/// The gateway's answer to a client that wants to resume a session that does not exist any more.
 pub const GONE: u8 = b'G';
 
-/// Its answer to a request for a session or lease that has moved to another appliance. Two bytes of length follow, and
-/// the new place in JSON: `endpoint`, `data_port` and `server_name`.
+/// The gateway's answer to a request for a session or lease that has moved to another appliance. Two bytes of length
+/// follow, and the new place in JSON: `endpoint`, `data_port` and `server_name`.
 pub const MOVED: u8 = b'M';
 
-/// Metadata of a refused call that names a lease which has moved: the same JSON.
+/// The metadata key of a refused call for a lease that has moved. Its value is the same JSON.
 pub const MOVED_METADATA: &str = "remotegpu-moved";

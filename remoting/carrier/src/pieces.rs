@@ -1,4 +1,4 @@
-//! A byte stream as the messages of the gRPC method `Data/Session`, and back.
+//! Conversion of a byte stream to messages of the gRPC method `Data/Session`, and back.
 
 use std::io;
 
@@ -10,8 +10,8 @@ use tonic::{Status, Streaming};
 use crate::READ_BYTES;
 use crate::proto::Piece;
 
-/// Whatever can be read at once becomes one piece, so that a small frame waits for nothing. A failed read ends the
-/// stream: the other end learns of it as the end of the session, which it is.
+/// Converts a byte stream to pieces. Each read becomes one piece, so that a small frame is not delayed. A read error
+/// ends the stream, and the other end sees the end of the session.
 pub fn into_pieces(reader: impl AsyncRead + Send + 'static) -> impl Stream<Item = Piece> + Send + 'static {
     ReaderStream::with_capacity(reader, READ_BYTES).map_while(|piece| piece.ok().map(|data| Piece { data }))
 }

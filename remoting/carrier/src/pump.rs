@@ -1,4 +1,4 @@
-//! Passing bytes both ways where a connection cannot be handed over as it is.
+//! Forwards bytes in both directions if a connection cannot be handed over.
 
 use std::io;
 
@@ -6,25 +6,25 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::READ_BYTES;
 
-/// How one direction ended.
+/// The reason why one direction ended.
 enum End {
-    /// The source said that no more bytes come.
+    /// The source reached EOF.
     Finished,
-    /// The source failed.
+    /// A read from the source failed.
     SourceLost(io::Error),
-    /// The destination takes no more bytes.
+    /// The destination accepts no more bytes.
     DestinationLost,
 }
 
-/// Passes bytes between the `near` end and the `far` end, which is the one that decides when the session is over.
+/// Forwards bytes between the `near` end and the `far` end. The far end decides when the session ends.
 ///
-/// - The far end finishes or fails: all that it sent has been delivered, both ends are closed.
-/// - The near end finishes: the far end is told, and may still send.
+/// - The far end finishes or fails: after delivery of all its bytes both ends are closed.
+/// - The near end finishes: the far end gets EOF, and may still send.
 /// - The near end fails: both ends are closed.
-/// - The far end takes no more bytes: it may have said why, so what it sent is still delivered.
+/// - The far end accepts no more bytes: its own bytes, which may contain the reason, are still delivered.
 ///
 /// # Errors
-/// The far end's failure, if that is how it ended.
+/// The far end's error, if it failed.
 pub async fn pump<N, F>(near: N, far: F) -> io::Result<()>
 where
     N: AsyncRead + AsyncWrite,
@@ -44,7 +44,7 @@ where
     far_end(inward.await)
 }
 
-/// Passes bytes one way until the source ends; then the destination is told.
+/// Forwards bytes in one direction until the source ends, then shuts the destination down.
 ///
 /// # Errors
 /// If the source fails.
@@ -67,12 +67,12 @@ async fn copy_one_way(mut source: impl AsyncRead + Unpin, mut destination: impl 
             Ok(len) => len,
             Err(error) => break End::SourceLost(error),
         };
-        // TLS keeps what it could not send: without the flush a small frame might stay behind.
+        // TLS buffers bytes that it could not send: without the flush a small frame might stay in the buffer.
         if destination.write_all(&buffer[..len]).await.is_err() || destination.flush().await.is_err() {
             return End::DestinationLost;
         }
     };
-    // The destination may already be gone; then it has nothing to learn.
+    // An error is ignored: the destination may be closed already.
     let _ = destination.shutdown().await;
     end
 }

@@ -6,15 +6,15 @@ use std::time::Duration;
 use rustix::io;
 use rustix::net::sockopt;
 
-/// A peer that acknowledges nothing for so long is gone. A deleted pod leaves without a word: its address belongs to no
-/// machine from then on.
+/// The time without an acknowledgement after which a peer counts as lost, in milliseconds. A deleted pod closes no
+/// connections, and its address belongs to no machine afterwards.
 const SILENCE_MS: u32 = 8_000;
 
-/// Questions to a closed window without an answer, after which the peer counts as silent.
+/// The number of unanswered probes of a closed window after which the peer counts as silent.
 const MOST_PROBES: u8 = 3;
 
-/// No delay for small frames, and a silent peer is found within 10 s. The kernel's own keepalive is used rather than one
-/// of ours: it answers for a process that is stopped (a debugger, `SIGSTOP`), which is not dead.
+/// Sets the options of a socket: no delay for small frames, and detection of a silent peer within 10 s. The kernel's
+/// keepalive is used because the kernel also answers for a stopped process (a debugger, `SIGSTOP`), which is not dead.
 ///
 /// # Errors
 /// If the descriptor is not a TCP socket.
@@ -27,21 +27,21 @@ pub fn configure(socket: impl AsFd) -> io::Result<()> {
     sockopt::set_tcp_user_timeout(&socket, SILENCE_MS)
 }
 
-/// Keeps a peer that answers but does not read, to be called every few seconds while bytes may be waiting to be sent. True
-/// as long as it is such a peer.
+/// Keeps the connection to a peer that answers but does not read. Call it every few seconds while bytes may be waiting.
+/// Returns true while the peer does not read.
 ///
-/// The kernel's timeout for unacknowledged bytes also ends connections whose other end only does not read: a program that
-/// was stopped in the middle of a copy. So it is lifted while all that was sent is acknowledged, more is waiting, and the
-/// peer's kernel answers for the closed window. A socket that is not TCP is left alone.
+/// The kernel's timeout for unacknowledged bytes would also end a connection to a stopped program, for example in the
+/// middle of a copy. This function removes the timeout while all sent bytes are acknowledged, more bytes are waiting,
+/// and the peer's kernel answers the probes of its closed window. It ignores a socket that is not TCP.
 pub fn follow_window(socket: impl AsFd) -> bool {
     let Some(state) = tcp_state(socket.as_fd()) else { return false };
     let stopped = state.unacknowledged == 0 && state.unsent > 0 && state.unanswered_probes < MOST_PROBES;
-    // Fails only for a connection that is gone, and its next use will fail.
+    // This fails only for a broken connection, whose next use will fail, too.
     let _ = sockopt::set_tcp_user_timeout(&socket, if stopped { 0 } else { SILENCE_MS });
     stopped
 }
 
-/// Does `work` on a connection, and meanwhile gives time to a peer that does not read.
+/// Runs `work` on a connection, and calls `follow_window` every second meanwhile.
 pub async fn followed<T>(socket: OwnedFd, work: impl Future<Output = T>) -> T {
     let mut clock = tokio::time::interval(Duration::from_secs(1));
     tokio::pin!(work);
@@ -54,14 +54,15 @@ pub async fn followed<T>(socket: OwnedFd, work: impl Future<Output = T>) -> T {
 }
 
 struct TcpState {
-    /// Segments that were sent.
+    /// The number of sent segments that are not acknowledged.
     unacknowledged: u32,
-    /// Bytes.
+    /// The number of bytes that are not sent yet.
     unsent: u32,
     unanswered_probes: u8,
 }
 
-/// From the kernel's `struct tcp_info`, whose fields never move; a kernel older than one of them (4.6) leaves it 0.
+/// Reads the kernel's `struct tcp_info`, whose fields never move. A kernel without one of the fields (before 4.6)
+/// leaves it 0.
 fn tcp_state(socket: BorrowedFd<'_>) -> Option<TcpState> {
     const PROBES: usize = 3;
     const UNACKNOWLEDGED: usize = 24;

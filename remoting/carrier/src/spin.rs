@@ -1,12 +1,12 @@
-//! How long a thread waits for the other end without sleeping: a wake-up costs more than a nearby answer takes.
+//! Busy waiting for the other end: a wake-up takes longer than a nearby answer.
 
 use std::sync::OnceLock;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-/// About the time that two threads need to wake each other.
+/// The maximum duration of a busy wait, which is about the time that two threads need to wake each other.
 const LONGEST: Duration = Duration::from_micros(50);
-/// After so many waits in a row that took longer, only one of [`SELDOM`] is tried.
+/// The number of consecutive failed waits after which only one wait of [`SELDOM`] is busy.
 const MISSES: u32 = 8;
 const SELDOM: u32 = 64;
 
@@ -18,17 +18,17 @@ enum Wait {
     Asleep,
 }
 
-/// The current wait, and the experience of earlier ones.
+/// The current wait, and the number of failed waits before it.
 #[derive(Debug, Default)]
 pub struct Spin {
     wait: Wait,
-    /// Waits in a row that took longer, tried or not.
+    /// Consecutive waits that took longer than [`LONGEST`], busy or not.
     misses: u32,
 }
 
 impl Spin {
-    /// Whether a wait, which begins now if none is under way, continues without sleep. Never on one processor: that
-    /// would keep the other end from running.
+    /// Whether the thread should continue without sleep; starts a wait if there is none. Always false on a machine with
+    /// one processor, where a busy wait would stop the other end.
     pub fn goes_on(&mut self) -> bool {
         static PROCESSORS: OnceLock<usize> = OnceLock::new();
         let processors = *PROCESSORS.get_or_init(|| available_parallelism().map_or(1, usize::from));
@@ -50,7 +50,7 @@ impl Spin {
         awake
     }
 
-    /// Ends the wait: its event has come.
+    /// Ends the wait because its event has arrived.
     pub fn came(&mut self) {
         if let Wait::Awake(_) = self.wait {
             self.misses = 0;
@@ -58,7 +58,7 @@ impl Spin {
         self.wait = Wait::NotBegun;
     }
 
-    /// Something else has happened, after which the event may come soon.
+    /// Restarts the wait after another event, because the expected event may follow soon.
     pub fn again(&mut self) {
         self.wait = Wait::NotBegun;
     }

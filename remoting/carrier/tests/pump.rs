@@ -1,4 +1,4 @@
-//! How the end of one side reaches the other.
+//! Tests that the end of one side reaches the other.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// Two outer ends with a pump between them: what the client holds, what the worker holds.
+/// Returns the client's end and the worker's end, with a pump between them.
 fn pumped() -> (UnixStream, UnixStream) {
     let (client, near) = UnixStream::pair().unwrap();
     let (far, worker) = UnixStream::pair().unwrap();
@@ -19,7 +19,7 @@ fn run(test: impl Future<Output = ()>) {
     runtime.block_on(async { timeout(Duration::from_secs(10), test).await.expect("the pump hangs") });
 }
 
-/// Everything up to the end; a reset is an end too (the peer left with bytes of ours unread).
+/// Reads all bytes until the end. A reset is an end, too: it means that the peer closed with unread bytes.
 async fn rest(stream: &mut UnixStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes).await;

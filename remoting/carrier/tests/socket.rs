@@ -1,4 +1,4 @@
-//! The kernel's behaviour towards a peer that does not read.
+//! Tests of the kernel's behaviour towards a peer that does not read.
 
 use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -26,7 +26,7 @@ fn a_peer_that_does_not_read_is_given_time_until_it_reads() {
         }
     };
     assert_eq!(full.kind(), ErrorKind::WouldBlock);
-    // The last segments may still be on their way.
+    // The last segments may still be in flight.
     while !carrier::follow_window(&near) {
         std::thread::yield_now();
     }

@@ -1,5 +1,5 @@
-"""Reads the function tables in `remoting/registry` and writes what both ends of the wire, and people, need of them.
+"""Generates code and documents from the function tables in `remoting/registry`, for both ends of the wire.
 
-Pure functions turn a registry into text (one module per output); `outputs` names the files, `generate.py` writes them.
-Called by `make generate`. The generated files are committed, so nothing here is needed at run time.
+Pure functions turn a registry into text, one module for each output. `outputs` lists the files, and `generate.py`
+writes them. `make generate` runs it. The generated files are committed, so this package is not needed at run time.
 """

@@ -1,4 +1,4 @@
-"""The client's ends of generated functions, and the answers of refused ones."""
+"""Generates the client's stubs of functions, and its refusals."""
 
 from collections.abc import Iterable
 

@@ -1,11 +1,11 @@
-"""The vocabulary of parameters: how a kind of value looks in C, on the wire and in a call of the real driver."""
+"""The kinds of parameters: the form of each kind in C, on the wire and in a call of the real driver."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """A value that travels as itself."""
+    """A value that is sent unchanged."""
 
     client: str
     """Its type in the exported function."""
@@ -29,7 +29,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Handle:
-    """A handle of the program, named on the wire by ids."""
+    """A handle of the program. Ids identify it on the wire."""
 
     client: str
     fields: tuple[tuple[str, str], ...]
@@ -38,7 +38,7 @@ class Handle:
 
 @dataclass(frozen=True)
 class Structure:
-    """An input structure: read by a function of the client, rebuilt by a type of the worker."""
+    """An input structure. A function of the client reads it, and a type of the worker rebuilds it."""
 
     client: str
     reader: str

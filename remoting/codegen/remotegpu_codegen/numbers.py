@@ -1,4 +1,4 @@
-"""The lock of numbers: which symbol each number was ever given to."""
+"""The lock of numbers: the symbol of each number that was ever assigned."""
 
 from collections.abc import Iterable, Mapping
 
@@ -15,7 +15,7 @@ def parse(text: str) -> dict[int, str]:
 
 
 def extend(lock: Mapping[int, str], functions: Iterable[Function]) -> dict[int, str]:
-    """The lock with the functions in it.
+    """Returns the lock with the functions added.
 
     Raises RegistryError if a number had another symbol, or a symbol another number.
     """

@@ -1,4 +1,4 @@
-"""Names the files that are written, and makes their texts."""
+"""The list of generated files, and their texts."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import yaml
 from remotegpu_codegen import (
     client,
     numbers,
+    packets,
     parameters,
     proc_table,
     protocol,
@@ -20,7 +21,7 @@ from remotegpu_codegen import (
 
 
 def outputs(remoting: Path) -> dict[str, str]:
-    """Texts of all generated files by their path below `remoting`, made from what stands there.
+    """Returns the texts of all generated files by their path below `remoting`. The inputs are the files in that folder.
 
     Raises RegistryError if the registry contradicts itself or the lock of numbers.
     """
@@ -34,8 +35,11 @@ def outputs(remoting: Path) -> dict[str, str]:
     travels = wire.shapes((remoting / "protocol/src/message.rs").read_text(), table)
     wire_lock = wire.extend(old, travels, spoken.newest)
     calls = yaml.safe_load((folder / "calls.yaml").read_text())
+    control = packets.load(yaml.safe_load((folder / "packets.yaml").read_text()))
     client_by_hand, softgpu_by_hand = (sources.exported_by_hand(remoting / crate) for crate in ("client", "softgpu"))
     return {
+        **{f"remotegpu/appliance/_generated/{name}.py": text for name, text in packets.python(control).items()},
+        "worker/src/packets/generated.rs": packets.rust(control),
         "registry/numbers.lock": numbers.render(numbers.extend(lock, table.driver)),
         "registry/wire.lock": wire.render(wire_lock),
         "registry/REPORT.md": report.render(table, client_by_hand, softgpu_by_hand, calls),

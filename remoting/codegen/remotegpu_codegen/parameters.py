@@ -1,4 +1,4 @@
-"""Parameters of the functions of driver and NVML, as `parameters.yaml` and `nvml_parameters.yaml` describe them."""
+"""Parameters of the functions of driver and NVML, from `parameters.yaml` and `nvml_parameters.yaml`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from remotegpu_codegen.registry import RegistryError
 HANDLES = frozenset(
     "context module function kernel library link stream event pool physical graph green".split()  # noqa: SIM905
 )
-# Handles that only unrecorded functions have.
+# Handles that occur only in unrecorded functions.
 OTHER_HANDLES = frozenset("array texture surface node exec user_object conditional nvml_device".split())  # noqa: SIM905
 PARAMETER = re.compile(
     r"(?P<way>in out |out |later |out if \[(?P<section>[\w ]+)(, (?P<when>\w+(=\d+)?))?\] )?"
@@ -76,7 +76,7 @@ class Parameters:
 def load(folder: Path) -> Parameters:
     """Reads `parameters.yaml` and `nvml_parameters.yaml`.
 
-    Raises RegistryError if they contradict themselves.
+    Raises RegistryError if the files contradict themselves.
     """
     driver, nvml = (yaml.safe_load((folder / f"{name}.yaml").read_text()) for name in ("parameters", "nvml_parameters"))
     structures = {name: _structure(fields) for name, fields in (driver["structures"] | nvml["structures"]).items()}

@@ -1,4 +1,4 @@
-"""The table behind cuGetProcAddress (`driverapi`)."""
+"""Generates the table of cuGetProcAddress (`driverapi`)."""
 
 from remotegpu_codegen.registry import Function, Registry
 from remotegpu_codegen.text import banner

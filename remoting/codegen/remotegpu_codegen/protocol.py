@@ -1,4 +1,4 @@
-"""Numbers and names of the generated functions."""
+"""Generates numbers and names of the generated functions."""
 
 from remotegpu_codegen.registry import Registry
 from remotegpu_codegen.text import banner, constant

@@ -1,4 +1,4 @@
-"""The function tables as typed values, checked while they are read."""
+"""The function tables as typed values. They are checked when they are read."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from remotegpu_codegen import kinds
 
 
 class Rule(StrEnum):
-    """A rule that functions of the driver must follow; the value describes it."""
+    """A rule for functions of the driver. The value describes it."""
 
     UNIQUE = "stands there twice"
     WIRE = "wire names a function of the same class that travels, whose parameters are meant"
@@ -30,7 +30,7 @@ class Rule(StrEnum):
 
 
 class RegistryError(Exception):
-    """The registry contradicts itself; the message says where. `rule` is the one that does not hold, if it is one."""
+    """A contradiction in the registry. The message names the place; `rule` is the broken rule, or None."""
 
     def __init__(self, message: str, rule: Rule | None = None) -> None:
         super().__init__(message)
@@ -88,7 +88,7 @@ class Function:
 
     @property
     def travels(self) -> bool:
-        """Whether it has a number of its own in frames."""
+        """Whether the function has its own number in frames."""
         return self.handling in GENERATED and self.wire is None
 
     @property
@@ -125,14 +125,14 @@ class Registry:
 
     @property
     def exports(self) -> tuple[str, ...]:
-        """Every symbol that the client's library has to export."""
+        """All symbols that the client's library must export, sorted."""
         return tuple(sorted([s for f in self.driver for s in f.symbols] + [f.symbol for f in self.nvml]))
 
 
 def load(folder: Path) -> Registry:
     """Reads and checks `driver.yaml` and `nvml.yaml`.
 
-    Raises RegistryError if they contradict themselves or the lock of numbers.
+    Raises RegistryError if the files contradict themselves.
     """
     driver = driver_functions(yaml.safe_load((folder / "driver.yaml").read_text()))
     nvml = tuple(nvml_functions(yaml.safe_load((folder / "nvml.yaml").read_text())))
@@ -189,9 +189,9 @@ PARAMETER = re.compile(r"(?P<out>out )?(?P<kind>\w+) (?P<name>\w+)")
 
 
 def parameter(text: str) -> Parameter:
-    """Reads `[out] kind name`.
+    """Parses `[out] kind name`.
 
-    Raises ValueError if it is something else.
+    Raises ValueError for another text.
     """
     found = PARAMETER.fullmatch(text)
     if found is None or found["kind"] not in kinds.NAMES:
@@ -209,7 +209,7 @@ def nvml_functions(groups: Mapping[str, list[dict[str, Any]]]) -> Iterator[NvmlF
 
 
 def check(registry: Registry) -> None:
-    """Raises RegistryError for the first contradiction."""
+    """Raises RegistryError for the first contradiction in the registry."""
     _unique("symbol", (s for f in registry.driver for s in f.symbols))
     _unique("symbol", (f.symbol for f in registry.nvml))
     _unique("number", (f.number for f in registry.driver))

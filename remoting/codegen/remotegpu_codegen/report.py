@@ -1,4 +1,6 @@
-"""The committed coverage report: functions provided, and functions refused with the reason. Its diff is for reviews."""
+"""Generates the coverage report: the provided functions, and the refused ones with the reason. It is committed for
+reviews.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -20,7 +22,11 @@ MEANING = {
 
 
 def render(registry: Registry, client: set[str], softgpu: set[str], calls: Mapping[str, Iterable[str]]) -> str:
-    """`client` and `softgpu`: the symbols that these crates export by hand; `calls`: what test programs call."""
+    """Returns the report as Markdown.
+
+    `client` and `softgpu` are the symbols that these crates export by hand. `calls` has the functions that each test
+    program calls.
+    """
     sections = [
         f"<!-- {banner('', registry, sorted(client), sorted(softgpu), calls).strip()} -->",
         "# Coverage of the driver interface and NVML",
@@ -102,7 +108,7 @@ def _refused(functions: Iterable[Function]) -> str:
 
 
 def _differences(registry: Registry, client: set[str]) -> list[str]:
-    """Returns symbols that the table promises and the client's sources lack, and the reverse; empty if they agree."""
+    """Returns sections about symbols that only the table or only the client's sources have; empty if both agree."""
     by_hand = {
         symbol
         for f in registry.driver

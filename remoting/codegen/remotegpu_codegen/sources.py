@@ -1,4 +1,4 @@
-"""Finds the C functions that the Rust sources export, from their text."""
+"""Finds the C functions that the Rust sources export, by searching their text."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ EXPORTING = ("no_mangle", "exports!", "entry_points!")
 
 
 def exported(text: str) -> set[str]:
-    """Functions named as CUDA's or NVML's in a source that exports functions."""
+    """Returns the functions of CUDA or NVML in a source text; the empty set if the text exports no functions."""
     if not any(word in text for word in EXPORTING):
         return set()
     names = {name for pair in PAIR.findall(text) for name in pair}

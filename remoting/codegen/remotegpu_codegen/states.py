@@ -1,4 +1,4 @@
-"""The answer to a program that asks for a function by name: provided or refused."""
+"""The result for a program that looks up a function by name: provided or refused."""
 
 import re
 from typing import Final
@@ -10,7 +10,9 @@ REFUSED: Final = "refused"
 
 
 def states(registry: Registry) -> dict[str, str]:
-    """Every name that a program can ask for. A base name is its newest function, as cuGetProcAddress answers."""
+    """Returns the state of every name that a program can look up. A base name has its newest function's, as in
+    cuGetProcAddress.
+    """
     found = {function.symbol: _state(function.handling) for function in registry.nvml}
     for function in sorted(registry.driver, key=lambda function: function.since):
         names = {re.sub(r"_v\d+$", "", function.symbol), *function.symbols}

@@ -1,4 +1,4 @@
-"""The recorder's table (`trace`): every symbol of the driver, with the parameters that `parameters.yaml` gives it."""
+"""Generates the recorder's table (`trace`): all symbols of the driver, with their parameters from `parameters.yaml`."""
 
 from collections.abc import Mapping
 
@@ -64,7 +64,7 @@ use crate::signature::Type::*;
 use crate::signature::{{Function, Length, p}};
 
 #[rustfmt::skip]
-crate::functions! {{
+crate::stub::functions! {{
 {rows}
 }}
 """

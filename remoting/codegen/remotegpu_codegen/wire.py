@@ -1,4 +1,4 @@
-"""Versions of the wire: which commands, records and functions each has, and that none of them changes afterwards."""
+"""Versions of the wire: commands, records and functions of each version, and a check that no version changes later."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ _RECORD = re.compile(r"(struct) (\w+)() \{([^{}]*)\}")
 
 @dataclass(frozen=True)
 class Versions:
-    """The range of wire versions that an end speaks."""
+    """The range of wire versions that an end supports."""
 
     newest: int
     oldest: int
@@ -37,7 +37,10 @@ def versions(found: Mapping[str, Any]) -> Versions:
 
 
 def shapes(messages: str, registry: Registry) -> dict[str, str]:
-    """Returns the shape of everything that travels now, by name. `messages` is the source of commands and records."""
+    """Returns the shape of every command, record and function on the wire, by name.
+
+    `messages` is the Rust source of the commands and records.
+    """
     return dict([*_declared(messages), *_functions(registry)])
 
 
@@ -60,9 +63,9 @@ def parse(text: str) -> dict[str, Row]:
 
 
 def extend(lock: Mapping[str, Row], now: Mapping[str, str], newest: int) -> dict[str, Row]:
-    """The lock with what travels now. What is new in it is there since the newest version.
+    """Returns the lock with the current shapes. New shapes get the newest version.
 
-    Raises RegistryError if something changed, or is gone, that an older version has.
+    Raises RegistryError if a shape of an older version changed or was removed.
     """
     for name, row in lock.items():
         if row.since < newest and now.get(name) != row.shape:
@@ -82,7 +85,7 @@ def render(lock: Mapping[str, Row]) -> str:
 
 
 def table_hash(lock: Mapping[str, Row], version: int) -> str:
-    """Changes exactly when something that travels in this version does."""
+    """Returns a hash of all shapes of a version."""
     return fingerprint(repr(sorted(row.shape for row in lock.values() if row.since <= version)))
 
 

@@ -1,4 +1,4 @@
-"""The worker's end of generated functions: fields of a frame to a call of the real driver, and its output back."""
+"""Generates the worker's side of functions: it decodes a frame, calls the real driver and encodes the output."""
 
 from remotegpu_codegen import kinds
 from remotegpu_codegen.registry import Class, Function, Parameter, Registry
@@ -6,7 +6,7 @@ from remotegpu_codegen.text import banner, constant
 
 
 def functions(registry: Registry) -> str:
-    """The driver's functions that the dispatch calls, by their symbols."""
+    """Generates the table of driver functions that the dispatch calls."""
     called = sorted(registry.travelling, key=lambda f: f.number)
     symbols = "\n".join(f'    {f.symbol} = c"{f.symbol}" ({_driver_types(f)});' for f in called)
     return f"""{banner("//!", called)}

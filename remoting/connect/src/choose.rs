@@ -1,4 +1,4 @@
-//! Chooses the share that gets the session.
+//! Selects the share for a session.
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -17,10 +17,11 @@ pub struct Found {
     pub ticket: SessionTicket,
 }
 
-/// Opens the session on the first share that accepts it: for each back end of the wish in its order, all shares.
+/// Opens the session on the first share that accepts it. The back ends of the wish are tried in order, each on all
+/// shares.
 ///
 /// # Errors
-/// If none accepts; gives the reason of the first one that was asked.
+/// If no share accepts: the first error.
 pub fn open(shares: &[Share], options: &Options) -> Result<(Found, Environment), ConnectError> {
     let asked = asked(shares, options.share)?;
     let (greeted, mut first_error) = greet(&asked);
@@ -45,8 +46,8 @@ pub fn open(shares: &[Share], options: &Options) -> Result<(Found, Environment),
 
 type Greeted<'a> = Vec<(usize, &'a Share, Hello)>;
 
-/// Returns the shares that answer, and the error of the first one that does not. If several were asked, only a pod that
-/// reaches none of them waits for its network.
+/// Returns the shares that answer, and the first error of those that do not. With several shares, the function waits
+/// for the pod's network only if none of them answers.
 fn greet<'a>(asked: &[(usize, &'a Share)]) -> (Greeted<'a>, Option<ConnectError>) {
     if asked.len() > 1 {
         let (greeted, error) = greet_all(asked, Patience::Short);
@@ -57,7 +58,7 @@ fn greet<'a>(asked: &[(usize, &'a Share)]) -> (Greeted<'a>, Option<ConnectError>
     greet_all(asked, Patience::First)
 }
 
-/// All at the same time.
+/// Calls all shares at the same time.
 fn greet_all<'a>(asked: &[(usize, &'a Share)], patience: Patience) -> (Greeted<'a>, Option<ConnectError>) {
     let answers: Vec<_> = thread::scope(|scope| {
         let asking: Vec<_> =
@@ -88,7 +89,7 @@ fn asked(shares: &[Share], only: Option<usize>) -> Result<Vec<(usize, &Share)>, 
     }
 }
 
-/// One wish for each back end, best first.
+/// Returns one wish for each back end, best first.
 fn narrowed(wish: &Wish) -> Vec<Wish> {
     if wish.backends.is_empty() {
         return vec![wish.clone()];

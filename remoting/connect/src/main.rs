@@ -1,9 +1,9 @@
-//! `remotegpu-connect`: opens an offload session on a share of this process's environment, and passes its bytes.
+//! `remotegpu-connect`: opens an offload session on a share from this process's environment, and forwards its bytes.
 //!
-//! Its standard input is a connected stream socket, the program's end of the session. One line of JSON on its standard
-//! output says how it went: `{"session", "environment", "endpoint", "share"}`, or `{"error", "kind"}`. Afterwards bytes
-//! pass until either end closes. Where that is the acceptor, a last line may say how its process ended before the
-//! socket is closed: `{"exit_code"}`, minus the signal that ended it.
+//! Standard input is a connected stream socket, the program's end of the session. The program prints the result as one
+//! line of JSON: `{"session", "environment", "endpoint", "share"}`, or `{"error", "kind"}`. Then it forwards bytes
+//! until either end closes. If the acceptor closes first, a last line may report its exit before the socket is closed:
+//! `{"exit_code"}`, which is minus the signal's number if a signal ended it.
 
 mod choose;
 mod options;
@@ -25,7 +25,8 @@ use choose::Found;
 use options::{Job, Options};
 use pass::Ended;
 
-/// For the appliance to say how an acceptor ended: it may be gone itself, and the program waits.
+/// The timeout for the appliance's report of an acceptor's exit. The appliance may have ended, and the program is
+/// waiting.
 const LAST_ANSWER: Duration = Duration::from_secs(2);
 
 #[derive(Serialize)]
@@ -60,7 +61,7 @@ fn connect(options: &Options) -> ExitCode {
     let session = found.ticket.id();
     let endpoint = found.share.endpoint.clone();
     match tell(&Outcome::Open { session, environment, endpoint, share: found.index }) {
-        // Nobody reads it: the program has ended.
+        // The program has ended, so there is no reader.
         Err(_) => ExitCode::FAILURE,
         Ok(()) => {
             if pass::both_ways(&program, UnixStream::from(connection)) == Ended::Acceptor {
@@ -76,7 +77,7 @@ fn tell_ending(found: Found) {
     let (sender, answer) = mpsc::channel();
     thread::spawn(move || sender.send(close_offload_session(&found.share, &found.ticket)));
     if let Ok(Ok(exit_code)) = answer.recv_timeout(LAST_ANSWER) {
-        // Nobody reads it: the program has ended as well.
+        // An error is ignored: the program may have ended as well.
         let _ = tell(&Outcome::Ended { exit_code });
     }
 }

@@ -1,4 +1,4 @@
-//! The program's command line.
+//! Parses the command line.
 
 use remotegpu_client::connect::Wish;
 

@@ -1,4 +1,4 @@
-//! Bytes between the program and the acceptor.
+//! Forwards bytes between the program and the acceptor.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -8,27 +8,28 @@ use std::thread;
 use std::time::Duration;
 
 const PIECE: usize = 256 << 10;
-/// For how long the acceptor may still say something after the program has closed its end.
+/// The time for which the acceptor may still send after the program has closed its end.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// How often an acceptor that does not read is looked for.
+/// The interval of the check for an acceptor that does not read.
 const WINDOW_EVERY: Duration = Duration::from_secs(1);
 
-/// Which end has closed first.
+/// The end that closed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     Program,
     Acceptor,
 }
 
-/// Until either end closes. `connection` may be a socket of any family; `program` is left open.
+/// Forwards bytes until either end closes, and returns that end. `connection` may be a socket of any family. `program`
+/// is left open.
 pub fn both_ways(program: &UnixStream, connection: UnixStream) -> Ended {
     let clones = (program.try_clone(), program.try_clone(), connection.try_clone(), connection.try_clone());
     let (Ok(from_program), Ok(to_program), Ok(from_acceptor), Ok(socket)) = clones else { return Ended::Program };
     let (sender, ended) = mpsc::channel();
     let up = sender.clone();
     thread::spawn(move || {
-        // Recorded before the acceptor is notified, so that the acceptor is never taken for the first to close.
+        // Send this before the acceptor gets EOF, so that the acceptor never counts as the first to close.
         let _ = up.send(if copy(from_program, &connection) { Ended::Program } else { Ended::Acceptor });
         let _ = connection.shutdown(Shutdown::Write);
     });
@@ -42,13 +43,13 @@ pub fn both_ways(program: &UnixStream, connection: UnixStream) -> Ended {
         }
     };
     if first == Ended::Program {
-        // The last bytes are in flight; the acceptor closes when it has got them.
+        // The last bytes are in flight; the acceptor closes after it has received them.
         let _ = ended.recv_timeout(LAST_WORDS);
     }
     first
 }
 
-/// Was it `from` that closed? Otherwise `to` takes nothing any more.
+/// Copies until an end closes. Returns true if `from` closed, and false if `to` accepts no more bytes.
 fn copy(mut from: UnixStream, mut to: &UnixStream) -> bool {
     let mut piece = vec![0; PIECE];
     loop {
@@ -82,7 +83,7 @@ mod tests {
             let mut got = vec![0; sent.len()];
             acceptor.read_exact(&mut got).unwrap();
             acceptor.write_all(&got).unwrap();
-            // The program stops sending first, and still gets what the acceptor sends after that.
+            // The program closes its sending side first, and still receives the acceptor's later bytes.
             assert_eq!(acceptor.read(&mut [0]).unwrap(), 0);
             acceptor.write_all(b"bye").unwrap();
         });
@@ -105,7 +106,7 @@ mod tests {
         carrier::configure(&near).unwrap();
         let (seen, mut acceptor) = (near.try_clone().unwrap(), listener.accept().unwrap().0);
         let (mut program, inner) = UnixStream::pair().unwrap();
-        // Reads and writes go to the descriptor whatever its family.
+        // Reads and writes use the descriptor; its family does not matter.
         let passing = thread::spawn(move || both_ways(&inner, OwnedFd::from(near).into()));
         let writing = thread::spawn(move || program.write_all(&vec![7; 16 << 20]).unwrap());
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Descriptions of arrays, textures and surfaces. Formats and limits are those of the driver API's manual
+//! Descriptions of arrays, textures and surfaces. Formats and limits follow the manual of the driver API
 //! (<https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html>, `cuArray3DCreate`, and
 //! `group__CUDA__TEXOBJECT`).
 
@@ -21,11 +21,11 @@ pub const CU_TRSF_READ_AS_INTEGER: u32 = 1;
 pub const CU_TRSF_NORMALIZED_COORDINATES: u32 = 2;
 pub const CU_TRSF_SRGB: u32 = 0x10;
 
-/// The format of a texel's channel, `CUarray_format`.
+/// The format of a texel's channel (`CUarray_format`). The number is the size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Unsigned(u32),
-    /// The size of a channel in bytes.
+    /// A signed integer.
     Signed(u32),
     Half,
     Float,
@@ -46,7 +46,7 @@ impl Format {
         })
     }
 
-    /// The bytes of one channel.
+    /// Returns the size of one channel in bytes.
     pub fn bytes(self) -> u32 {
         match self {
             Format::Unsigned(bytes) | Format::Signed(bytes) => bytes,
@@ -56,7 +56,7 @@ impl Format {
     }
 }
 
-/// A checked description of texels.
+/// The checked format and number of channels of a texel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Texel {
     pub format: Format,
@@ -64,9 +64,11 @@ pub struct Texel {
 }
 
 impl Texel {
+    /// Checks a format and a number of channels.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for other numbers of channels than 1, 2 and 4, `CUDA_ERROR_NOT_SUPPORTED` for formats of
-    /// graphics and video.
+    /// `CUDA_ERROR_INVALID_VALUE` for a number of channels other than 1, 2 and 4; `CUDA_ERROR_NOT_SUPPORTED` for
+    /// graphics and video formats.
     pub fn read(format: u32, channels: u32) -> Result<Texel, CUresult> {
         if !matches!(channels, 1 | 2 | 4) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -85,18 +87,20 @@ pub struct Shape {
     pub texel: Texel,
     pub width: u64,
     pub height: u64,
-    /// Slices, or layers.
+    /// The number of slices, or of layers.
     pub depth: u64,
     pub layered: bool,
 }
 
-/// The most texels of any side of an array, more than any GPU takes.
+/// The limit for each side of an array in texels. No GPU supports larger arrays.
 const MOST: usize = 1 << 20;
 
 impl Shape {
+    /// Checks the description of an array: its extents, flags and texel format.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for no shape of an array, `CUDA_ERROR_NOT_SUPPORTED` for cubemaps, sparse and deferred
-    /// arrays, and formats of graphics and video.
+    /// `CUDA_ERROR_INVALID_VALUE` for invalid extents. `CUDA_ERROR_NOT_SUPPORTED` for cubemaps, for sparse and deferred
+    /// arrays, and for graphics and video formats.
     pub fn read(asked: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<Shape, CUresult> {
         let CUDA_ARRAY3D_DESCRIPTOR { Width: width, Height: height, Depth: depth, Flags: flags, .. } = *asked;
         let layered = flags & CUDA_ARRAY3D_LAYERED != 0;
@@ -112,25 +116,25 @@ impl Shape {
         Ok(Shape { texel, width: width as u64, height, depth, layered })
     }
 
-    /// The bytes of a row, without gaps.
+    /// Returns the bytes of a row, without padding.
     pub fn row_bytes(&self) -> u64 {
         self.width * self.texel.bytes()
     }
 
-    /// Whether a box of this many bytes, rows and slices, which begins `at` bytes, rows and slices, lies in the array.
+    /// Checks that a box lies in the array. `at` and `extent` count bytes, rows and slices.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE`.
+    /// `CUDA_ERROR_INVALID_VALUE` if a part of the box is outside.
     pub fn check_box(&self, at: [u64; 3], extent: [u64; 3]) -> Result<(), CUresult> {
         let sides = [self.row_bytes(), self.height, self.depth];
         let inside = |((at, wanted), side): ((&u64, u64), u64)| at.checked_add(wanted).is_some_and(|end| end <= side);
         if at.iter().zip(extent).zip(sides).all(inside) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
-    /// The start and the extent of bytes counted from the array's first: within a row, or whole rows of a slice.
+    /// Returns the start and the extent of `bytes` bytes from `offset`: a part of one row, or whole rows of one slice.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for other bytes.
+    /// `CUDA_ERROR_INVALID_VALUE` for other ranges of bytes.
     pub fn stretch(&self, offset: u64, bytes: u64) -> Result<([u64; 3], [u64; 3]), CUresult> {
         let row = self.row_bytes();
         let (first, x) = (offset / row, offset % row);
@@ -143,8 +147,9 @@ impl Shape {
         self.check_box(at, extent).map(|()| (at, extent))
     }
 
-    /// At least as much as a GPU's driver uses: it keeps texels in blocks of 64 bytes by 8 rows, several of them high
-    /// and deep as far as the array is, and allocates memory in pieces of 64 KiB. By arithmetic, not measured.
+    /// Returns an upper bound for the device memory of the array. A driver stores texels in blocks of 64 bytes by 8
+    /// rows, up to several blocks high and deep, and allocates memory in pieces of 64 KiB. This is an estimate from the
+    /// format, not a measurement.
     pub fn device_bytes(&self) -> u64 {
         let row = self.row_bytes().next_multiple_of(64);
         let rows = self.height.next_multiple_of(self.height.next_power_of_two().clamp(8, 128));
@@ -155,7 +160,8 @@ impl Shape {
         (row * rows * slices).next_multiple_of(64 << 10)
     }
 
-    /// How copies address texels: as memory with gaps behind rows and slices, so that no two rows are one line.
+    /// Returns the layout that copies use to address texels. Rows and slices have padding, so that no two rows form one
+    /// contiguous range.
     pub fn steps(&self) -> Steps {
         let pitch = (self.row_bytes() + 1).next_multiple_of(64);
         let slice = pitch * (self.height + 1);
@@ -163,7 +169,7 @@ impl Shape {
     }
 }
 
-/// In bytes.
+/// The layout of an array in memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
     pub pitch: u64,
@@ -172,7 +178,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// The byte of a row, the row and the slice at a distance from the start.
+    /// Returns the byte in the row, the row and the slice of an offset.
     pub fn place(&self, offset: u64) -> [u64; 3] {
         [offset % self.slice % self.pitch, offset % self.slice / self.pitch, offset / self.slice]
     }
@@ -182,7 +188,7 @@ impl Steps {
     }
 }
 
-/// `CUDA_RESOURCE_DESC`; the words are its union.
+/// `CUDA_RESOURCE_DESC`. The words are the C union.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_RESOURCE_DESC {
@@ -194,7 +200,7 @@ pub struct CUDA_RESOURCE_DESC {
 /// The memory behind a texture or surface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
-    /// By its handle.
+    /// The handle of an array.
     Array(u64),
     Linear {
         address: u64,
@@ -210,7 +216,7 @@ pub enum Resource {
     },
 }
 
-/// The used words of the union.
+/// The number of words of the union that are used.
 pub const RESOURCE_WORDS: usize = 5;
 
 impl CUDA_RESOURCE_DESC {
@@ -224,8 +230,10 @@ impl CUDA_RESOURCE_DESC {
         std::array::from_fn(|index| self.words[index])
     }
 
+    /// Checks the description and returns the resource.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_SUPPORTED` for mipmaps, `CUDA_ERROR_INVALID_VALUE` for an unknown resource.
+    /// `CUDA_ERROR_NOT_SUPPORTED` for mipmaps; `CUDA_ERROR_INVALID_VALUE` for an unknown resource.
     pub fn read(&self) -> Result<Resource, CUresult> {
         let [address, kind, a, b, c, ..] = self.words;
         if self.flags != 0 {
@@ -244,7 +252,7 @@ impl CUDA_RESOURCE_DESC {
     }
 }
 
-/// `CUDA_TEXTURE_DESC`.
+/// The C structure `CUDA_TEXTURE_DESC`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_TEXTURE_DESC {
@@ -260,7 +268,7 @@ pub struct CUDA_TEXTURE_DESC {
     pub reserved: [i32; 12],
 }
 
-/// `CUDA_TEXTURE_DESC` as words, without reserved ones.
+/// `CUDA_TEXTURE_DESC` as words, without its reserved words.
 pub type SamplingWords = [u32; 14];
 
 impl CUDA_TEXTURE_DESC {
@@ -290,7 +298,7 @@ impl CUDA_TEXTURE_DESC {
     }
 }
 
-/// `CUDA_RESOURCE_VIEW_DESC`.
+/// The C structure `CUDA_RESOURCE_VIEW_DESC`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_RESOURCE_VIEW_DESC {
@@ -338,7 +346,7 @@ mod tests {
 
     #[test]
     fn bytes_of_an_array_are_a_part_of_a_row_or_whole_rows() {
-        // Rows of 40 bytes.
+        // Rows have 40 bytes.
         let shape = shape([5, 6, 7], 0).expect("a shape");
         assert_eq!(shape.stretch(41, 39), Ok(([1, 1, 0], [39, 1, 1])));
         assert_eq!(shape.stretch(40 * 7, 80), Ok(([0, 1, 1], [40, 2, 1])));

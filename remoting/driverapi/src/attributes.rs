@@ -1,7 +1,7 @@
-//! Numbers of the attributes a program can ask for (device, function, pointer, pool, link, launch).
+//! Numbers of the attributes that a program can query: of devices, functions, pointers, pools, links and launches.
 //!
-//! The values are facts of the CUDA 13.5 driver interface; NVIDIA's documentation of the function that takes an
-//! attribute explains it.
+//! The values are those of the CUDA 13.5 driver interface. NVIDIA's documentation explains each attribute at the
+//! function that takes it.
 
 #![allow(non_camel_case_types)]
 
@@ -175,18 +175,19 @@ pub const CU_DEVICE_ATTRIBUTE_TENSOR_MAP_LARGE_TENSOR_MIN_SIZE: CUdevice_attribu
 pub const CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_LOCALIZED_MEMORY_SUPPORTED: CUdevice_attribute = 161;
 pub const CU_DEVICE_ATTRIBUTE_MAX: CUdevice_attribute = 162;
 
-/// Not CUDA's: the software GPU's answer to NVIDIA's own libraries instead of its compute capability (`caller`). Any
-/// other driver refuses these numbers.
+/// Not a CUDA attribute: the compute capability that the software GPU reports to NVIDIA's own libraries (`caller`).
+/// Other drivers refuse these numbers.
 pub const LIBRARY_CAPABILITY_MAJOR: CUdevice_attribute = 0x7267_0000 + CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
 pub const LIBRARY_CAPABILITY_MINOR: CUdevice_attribute = 0x7267_0000 + CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR;
 
-/// Not CUDA's either: 1 if the driver executes PTX only, like the software GPU.
+/// Not a CUDA attribute: 1 if the driver executes only PTX, like the software GPU.
 pub const PTX_ONLY: CUdevice_attribute = 0x7267_0000;
 
-/// Not CUDA's either: 1 if the driver accepts the ends of allocations in memory that it maps (`remotegpu_bound`).
+/// Not a CUDA attribute: 1 if the driver accepts the bounds of allocations inside memory that it maps
+/// (`remotegpu_bound`).
 pub const CHECKS_BOUNDS: CUdevice_attribute = 0x7267_0001;
 
-/// The number under which a driver has its answer to NVIDIA's own libraries for an attribute.
+/// Returns the attribute number that holds the driver's answer for NVIDIA's own libraries.
 pub fn for_libraries(attribute: CUdevice_attribute) -> CUdevice_attribute {
     match attribute {
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => LIBRARY_CAPABILITY_MAJOR,
@@ -226,12 +227,12 @@ pub const CU_FUNC_ATTRIBUTE_DEVICE_NODE_UPDATE_SUPPORTED: CUfunction_attribute =
 pub const CU_FUNC_ATTRIBUTE_SHARED_MEMORY_MODE: CUfunction_attribute = 17;
 pub const CU_FUNC_ATTRIBUTE_MAX: CUfunction_attribute = 18;
 
-/// Not CUDA's: limits of a launch that no attribute of CUDA's has. The software GPU knows them; any other driver
-/// refuses these numbers, and so does the software GPU for kernels without such a limit.
+/// Not CUDA attributes: limits of a launch that CUDA has no attribute for. Only the software GPU has them. It refuses
+/// the number for a kernel without such a limit; other drivers refuse all of these numbers.
 pub const LAUNCH_REQUIRED_BLOCK_WIDTH: CUfunction_attribute = 0x7267_0000;
 pub const LAUNCH_REQUIRED_BLOCK_HEIGHT: CUfunction_attribute = 0x7267_0001;
 pub const LAUNCH_REQUIRED_BLOCK_DEPTH: CUfunction_attribute = 0x7267_0002;
-/// The most blocks of a cluster.
+/// The maximum number of blocks in a cluster.
 pub const LAUNCH_LARGEST_CLUSTER: CUfunction_attribute = 0x7267_0003;
 
 /// Values of `CUpointer_attribute`.

@@ -1,24 +1,24 @@
-//! Flags and enumerations of the CUDA 13.5 driver interface (attributes are in `attributes`).
+//! Flags and enumerations of the CUDA 13.5 driver interface. `attributes` has the numbers of attributes.
 
 #![allow(non_camel_case_types)]
 
 use crate::types::{CUdevice, CUstream};
 use std::ptr;
 
-/// Version of the interface these numbers were taken from.
+/// The version of the interface that defines these numbers.
 pub const CUDA_VERSION: u32 = 13050;
 
-/// The compute capability of the first GPUs with clusters, and the `.target` of PTX for them.
+/// The compute capability of the first GPUs with clusters, which is also the number in the `.target` of their PTX.
 pub const FIRST_WITH_CLUSTERS: u32 = 90;
 
-/// The streams that have no handle of their own: the null stream of old, and one per host thread.
+/// Streams that are not created: the legacy default stream, and the default stream of each host thread.
 pub const CU_STREAM_LEGACY: CUstream = ptr::without_provenance_mut(1);
 pub const CU_STREAM_PER_THREAD: CUstream = ptr::without_provenance_mut(2);
 
 pub const CU_DEVICE_CPU: CUdevice = -1;
 pub const CU_DEVICE_INVALID: CUdevice = -2;
 
-/// Tags of the `extra` list of `cuLaunchKernel`.
+/// The tags in the list `extra` of `cuLaunchKernel`.
 pub const CU_LAUNCH_PARAM_END: usize = 0;
 pub const CU_LAUNCH_PARAM_BUFFER_POINTER: usize = 1;
 pub const CU_LAUNCH_PARAM_BUFFER_SIZE: usize = 2;
@@ -338,5 +338,5 @@ pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: u32 = 3;
 pub const CU_GRAPH_USER_OBJECT_MOVE: u32 = 1;
 pub const CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE: u32 = 0;
 pub const CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE: u32 = 1;
-/// The driver reports this for a node, so that no program gives its graph away.
+/// The ownership that the driver reports for a node, so that no program moves its graph.
 pub const CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID: u32 = u32::MAX;

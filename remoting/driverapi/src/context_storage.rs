@@ -1,6 +1,6 @@
-//! Values that NVIDIA's libraries hang on a context under keys of their own.
+//! Values that NVIDIA's libraries store in a context under their own keys.
 //!
-//! The driver that owns the contexts calls `drop_context` when one is destroyed or reset.
+//! The driver that owns the contexts calls `drop_context` when it destroys or resets one.
 
 use crate::types::CUcontext;
 use std::collections::{BTreeMap, HashMap};
@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::ptr::{with_exposed_provenance_mut, without_provenance_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Called with context, key and value when the context goes.
+/// A destructor: called with context, key and value when the context is destroyed or reset.
 pub type Destructor = unsafe extern "C" fn(CUcontext, *mut c_void, *mut c_void);
 
 struct Entry {
@@ -19,13 +19,14 @@ struct Entry {
 impl Entry {
     fn destroy(self, context: CUcontext, key: usize) {
         if let Some(destructor) = self.destructor {
-            // SAFETY: the library that put the value gave this function for it, and the entry is gone.
+            // SAFETY: the library that stored the value gave this function for it, and the entry is already removed.
             unsafe { destructor(context, without_provenance_mut(key), with_exposed_provenance_mut(self.value)) };
         }
     }
 }
 
-/// Entries by context, then key. Addresses are kept as numbers: they are compared and given back, never followed.
+/// Entries by context, then by key. Addresses are stored as numbers: they are compared and returned, never
+/// dereferenced.
 type Storage = BTreeMap<usize, HashMap<usize, Entry>>;
 
 static STORAGE: Mutex<Storage> = Mutex::new(BTreeMap::new());
@@ -44,13 +45,13 @@ pub(crate) fn get(context: CUcontext, key: *mut c_void) -> Option<*mut c_void> {
     Some(with_exposed_provenance_mut(value))
 }
 
-/// Whether there was something to delete.
+/// Removes a value. Returns whether it existed.
 pub(crate) fn delete(context: CUcontext, key: *mut c_void) -> bool {
     storage().get_mut(&context.addr()).is_some_and(|entries| entries.remove(&key.addr()).is_some())
 }
 
-/// Forgets a context's values and calls their destructors. They may call back into the driver, so nothing is locked
-/// meanwhile.
+/// Removes all values of a context and calls their destructors. A destructor may call the driver, so the lock is not
+/// held during the calls.
 pub fn drop_context(context: CUcontext) {
     let gone = storage().remove(&context.addr());
     for (key, entry) in gone.unwrap_or_default() {

@@ -1,17 +1,19 @@
 //! Reads a cubin's kernels and variables: its ELF symbols and the records of its `.nv.info` sections. Code is ignored.
 //!
 //! NVIDIA does not document the format. The source of each number:
-//! - records, their attributes and which section they stand in: the nvlink and ptxas chapters of grigoryevko/nvopen-tools
-//!   ("`.nv.info` Metadata", "EIATTR Attribute Catalog"), agreeing with redplait/denvdis (`ced` and its table of attributes);
-//! - `STO_CUDA_ENTRY`, the mark of a kernel's symbol: NVIDIA/cuda-gdb, `gdb/cuda`;
+//! - records, their attributes and the sections that contain them: the nvlink and ptxas chapters of
+//!   grigoryevko/nvopen-tools ("`.nv.info` Metadata", "EIATTR Attribute Catalog"), in agreement with redplait/denvdis
+//!   (`ced` and its table of attributes);
+//! - `STO_CUDA_ENTRY`, the flag of a kernel's symbol: NVIDIA/cuda-gdb, `gdb/cuda`;
 //! - the architecture in `e_flags` and the two versions of its layout: LLVM, `llvm/BinaryFormat/ELF.h` (`EF_CUDA_*`);
-//! - all of it, and the payloads of `KPARAM_INFO` and `KPARAM_INFO_V2`, was measured on cubins of nvcc 13.5 for sm_80 to
-//!   sm_100 against the PTX of the same source (`tests/cubin.rs` of the software GPU keeps that true).
+//! - all of these numbers, and the payloads of `KPARAM_INFO` and `KPARAM_INFO_V2`, were measured: cubins of nvcc 13.5
+//!   for sm_80 to sm_100 were compared with the PTX of the same source. `tests/cubin.rs` of the software GPU repeats
+//!   the comparison.
 
 use crate::image::ImageError;
 use std::collections::HashMap;
 
-/// One kernel parameter in the parameter buffer.
+/// The position of a kernel parameter in the parameter buffer, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
     pub offset: u32,
@@ -23,43 +25,43 @@ pub struct Kernel {
     pub name: String,
     pub params: Vec<Param>,
     pub param_bytes: u32,
-    /// Without the memory that the system reserves in every block.
+    /// Bytes of static shared memory, without the part of each block that the system reserves.
     pub static_shared: u32,
     pub local_bytes: u32,
     pub registers: u32,
-    /// From `__launch_bounds__`.
+    /// The limit for a block from `__launch_bounds__`.
     pub max_block: Option<[u32; 3]>,
-    /// From `__block_size__`.
+    /// The block that `__block_size__` requires.
     pub required_block: Option<[u32; 3]>,
-    /// From `__cluster_dims__`.
+    /// The cluster that `__cluster_dims__` requires.
     pub required_cluster: Option<[u32; 3]>,
-    /// The third number of `__launch_bounds__`.
+    /// The third argument of `__launch_bounds__`: the maximum number of blocks in a cluster.
     pub max_cluster: Option<u32>,
 }
 
-/// A variable in device memory. Addresses in its contents are not filled in.
+/// A variable in device memory. Its contents do not include relocated addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     pub name: String,
     pub size: u64,
     pub constant: bool,
     pub visible: bool,
-    /// The host uses it, too (`__managed__`).
+    /// Whether the host uses the variable, too (`__managed__`).
     pub managed: bool,
-    /// The first bytes; the rest are zeros.
+    /// The first bytes; all further bytes are zero.
     pub contents: Vec<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cubin {
-    /// 90 for sm_90 and sm_90a.
+    /// The compute capability: 90 for sm_90 and sm_90a.
     pub architecture: u32,
     pub kernels: Vec<Kernel>,
     pub variables: Vec<Variable>,
 }
 
 const ABI_VERSION: usize = 8;
-/// From CUDA 13 on the architecture is the second byte of the flags, before it was the first.
+/// The first ABI version with the architecture in the second byte of the flags. Earlier versions have it in the first.
 const ABI_OF_CUDA_13: u8 = 8;
 
 const SECTION_HEADER: usize = 64;
@@ -68,13 +70,14 @@ const SHT_SYMTAB: u32 = 2;
 const SHT_NOBITS: u32 = 8;
 const STT_OBJECT: u8 = 1;
 const STT_FUNC: u8 = 2;
-/// A variable whose place the linker has decided.
+/// A variable whose address the linker has fixed.
 const STT_CUDA_OBJECT: u8 = 13;
 const STO_CUDA_ENTRY: u8 = 0x10;
-/// Found by compiling a `__managed__` variable with nvcc 13.
+/// Measured by compiling a `__managed__` variable with nvcc 13.
 const STO_CUDA_MANAGED: u8 = 0x04;
 
-/// A record has its value in the last two bytes of its header, or in a payload whose length those bytes give.
+/// Formats of a record: the value is in the last two bytes of the header, or in a payload whose length these bytes
+/// give.
 const FORMAT_HEADER_VALUE: u8 = 3;
 const FORMAT_PAYLOAD: u8 = 4;
 
@@ -89,17 +92,18 @@ const EXPLICIT_CLUSTER: u8 = 0x3e;
 const MAX_CLUSTER_RANK: u8 = 0x3f;
 const KPARAM_INFO_V2: u8 = 0x45;
 
-/// From sm_90 on `.nv.shared.NAME` begins with memory that the system reserves in every block, if the cubin has this
-/// symbol.
+/// The symbol of a cubin whose `.nv.shared.NAME` sections begin with memory that the system reserves in every block
+/// (from sm_90 on).
 const RESERVED_SHARED_SYMBOL: &str = ".nv.reservedSmem.offset0";
 const RESERVED_SHARED: u64 = 1 << 10;
 
-/// Before CUDA 13 a kernel's registers stood in the highest byte of its code section's `sh_info` only.
+/// The shift of the register count in `sh_info` of a kernel's code section. Before CUDA 13 no other place has the
+/// count.
 const REGISTERS_SHIFT: u32 = 24;
 const MAX_REGISTERS: u32 = 255;
-/// No device's block has more.
+/// An upper limit for a block's shared memory. No device has more.
 const MAX_SHARED: u64 = 1 << 20;
-/// A program has fewer; a damaged file may say anything.
+/// An upper limit for a variable's size. Programs stay below it; a damaged file may contain any number.
 const MAX_VARIABLE: u64 = 1 << 40;
 
 struct Section<'a> {
@@ -121,7 +125,7 @@ struct Symbol<'a> {
     size: u64,
 }
 
-/// The records of one kernel.
+/// The contents of one kernel's records.
 #[derive(Default)]
 struct Info {
     params: Vec<(u16, Param)>,
@@ -133,14 +137,14 @@ struct Info {
     max_cluster: Option<u32>,
 }
 
-/// Registers and bytes of local memory by number of the kernel's symbol.
+/// Registers and bytes of local memory, by the index of the kernel's symbol.
 #[derive(Default)]
 struct Resources {
     registers: HashMap<u32, u32>,
     local_bytes: HashMap<u32, u32>,
 }
 
-/// The architecture a cubin was made for: 90 for sm_90.
+/// Returns the architecture that a cubin was compiled for: 90 for sm_90.
 pub fn architecture(cubin: &[u8]) -> Result<u32, ImageError> {
     let flags = u32_at(cubin, 48)?;
     let version = *cubin.get(ABI_VERSION).ok_or(ImageError::Truncated)?;
@@ -170,7 +174,7 @@ pub fn read(cubin: &[u8]) -> Result<Cubin, ImageError> {
             _ => {}
         }
     }
-    // Nothing of a right file is there twice: a damaged one must not make a small file large.
+    // A valid file has no duplicates. This check stops a small damaged file from allocating much memory.
     let names = kernels.iter().map(|k: &Kernel| k.name.len()).chain(variables.iter().map(|v: &Variable| v.name.len()));
     let contents = variables.iter().map(|v| v.contents.len());
     if names.chain(contents).sum::<usize>() > cubin.len() {
@@ -179,10 +183,10 @@ pub fn read(cubin: &[u8]) -> Result<Cubin, ImageError> {
     Ok(Cubin { architecture, kernels, variables })
 }
 
-/// Bytes that are loaded into the device's memory: variables, constants and code.
+/// Returns the number of bytes that are loaded into the device's memory: variables, constants and code.
 ///
 /// # Errors
-/// If the tables of sections cannot be read.
+/// If the section tables cannot be read.
 pub fn loaded_bytes(cubin: &[u8]) -> Result<u64, ImageError> {
     let loaded = |name: &str| [".text", ".nv.global", ".nv.constant"].iter().any(|kind| name.starts_with(kind));
     let sections = sections(cubin)?;
@@ -220,9 +224,9 @@ fn kernel(
     })
 }
 
-/// `None`: a symbol of something that programs cannot look up.
+/// Returns the variable of a symbol, or `None` if programs cannot look it up.
 fn variable(symbol: &Symbol, home: &Section) -> Result<Option<Variable>, ImageError> {
-    // Bank 3 holds the program's constants; the other banks are the compiler's.
+    // Bank 3 contains the program's constants; the compiler uses the other banks.
     let constant = home.name == ".nv.constant3";
     if !constant && home.name != ".nv.global" && home.name != ".nv.global.init" {
         return Ok(None);
@@ -252,7 +256,7 @@ fn sections(elf: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
         let start = index.checked_mul(SECTION_HEADER).and_then(|at| at.checked_add(table));
         start.and_then(|at| elf.get(at..at.checked_add(SECTION_HEADER)?)).ok_or(ImageError::Truncated)
     };
-    // As in ELF: what does not fit the file's header stands in the first section's.
+    // As in ELF: numbers that do not fit in the file's header are in the header of section 0.
     let count = match u16_at(elf, 60)? {
         0 => size_at(header(0)?, 32)?,
         count => usize::from(count),
@@ -273,7 +277,7 @@ fn sections(elf: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
     let section = |index: usize| {
         let header = header(index)?;
         let (kind, size) = (u32_at(header, 4)?, u64_at(header, 32)?);
-        // Section 0 and sections without bits have no bytes, whatever their offset is.
+        // Section 0 and sections without file contents have no bytes; their offset is ignored.
         let bytes = if index == 0 || is_empty_in_file(kind) { &[] } else { bytes(header)? };
         let name = text(names, u32_at(header, 0)?)?;
         Ok(Section { name, kind, bytes, size, link: u32_at(header, 40)?, info: u32_at(header, 44)? })
@@ -281,7 +285,8 @@ fn sections(elf: &[u8]) -> Result<Vec<Section<'_>>, ImageError> {
     (0..count).map(section).collect()
 }
 
-/// NVIDIA's kinds without bits: shared, local and global memory (from `SHT_LOPROC + 7` on), as nvopen-tools lists them.
+/// Whether a section has no contents in the file. NVIDIA's kinds are shared, local and global memory (from `SHT_LOPROC
+/// + 7` on), as nvopen-tools lists them.
 fn is_empty_in_file(kind: u32) -> bool {
     matches!(kind, SHT_NOBITS | 0x7000_0007..=0x7000_000a | 0x7000_0015)
 }
@@ -303,7 +308,7 @@ fn symbols<'a>(sections: &[Section<'a>]) -> Result<Vec<Symbol<'a>>, ImageError> 
     table.bytes.chunks_exact(SYMBOL).map(symbol).collect()
 }
 
-/// Calls `each` with format, attribute, the header's value and the payload of every record.
+/// Calls `each` for every record, with its format, its attribute, the header's value and the payload.
 fn records(
     mut bytes: &[u8],
     mut each: impl FnMut(u8, u8, u16, &[u8]) -> Result<(), ImageError>,
@@ -352,7 +357,7 @@ fn kernel_info(bytes: &[u8]) -> Result<Info, ImageError> {
     Ok(found)
 }
 
-/// Both versions have an index, the parameter's number and its offset before its size.
+/// Parses a parameter. In both versions of the record an index, the parameter's number and its offset precede the size.
 fn param(payload: &[u8], size: u32) -> Result<(u16, Param), ImageError> {
     Ok((u16_at(payload, 4)?, Param { offset: u16_at(payload, 6)?.into(), size }))
 }

@@ -1,23 +1,24 @@
-//! Descriptors of ours that never have a standard stream's number.
+//! Creates file descriptors that never have the number of a standard stream.
 //!
-//! A program may close its standard streams, as daemons do, and print later. Its output must not reach the connection
-//! of a session, and a file that it opens there must not replace one.
+//! A program, for example a daemon, may close its standard streams and print later. Its output must not go to the
+//! connection of a session, and a file that it opens must not replace that connection.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 
 const STANDARD: usize = 3;
 
-/// The process whose thread is in [`apart`], or 0. A forked child may find its parent here, and takes its place.
+/// The process whose thread runs in [`apart`], or 0. After a fork the child may find its parent's number, and replaces
+/// it.
 static INSIDE: AtomicI32 = AtomicI32::new(0);
 
-/// Runs `make` while the numbers of the standard streams are taken, so that its new descriptors have others.
+/// Runs `make` while the numbers of the standard streams are in use, so that new descriptors get other numbers.
 pub fn apart<T>(make: impl FnOnce() -> T) -> T {
     let _plugs = Plugs::new();
     make()
 }
 
-/// Plugs for the free numbers among the first three. They can be neither read nor written.
+/// Placeholder descriptors for free numbers among the first three. They can be neither read nor written.
 struct Plugs([Option<libc::c_int>; STANDARD]);
 
 impl Plugs {
@@ -33,11 +34,11 @@ impl Plugs {
         }
         let mut plugs = [None; STANDARD];
         for plug in &mut plugs {
-            // SAFETY: makes a new descriptor, or none; no program knows its number.
+            // SAFETY: creates a new descriptor, or fails; no other code knows its number.
             *plug = match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
                 fd @ 0..=2 => Some(fd),
                 fd => {
-                    // SAFETY: closes the descriptor that was made above; of none the kernel says so.
+                    // SAFETY: closes the descriptor that was created above; close fails for a negative number.
                     unsafe { libc::close(fd) };
                     break;
                 }
@@ -50,7 +51,7 @@ impl Plugs {
 impl Drop for Plugs {
     fn drop(&mut self) {
         for fd in self.0.into_iter().flatten() {
-            // SAFETY: closes what `new` made.
+            // SAFETY: closes the descriptors that `new` created.
             unsafe { libc::close(fd) };
         }
         INSIDE.store(0, Ordering::Release);

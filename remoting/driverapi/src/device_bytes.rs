@@ -1,5 +1,5 @@
-//! An image's use of a device's memory when it is loaded: its variables, constants and code. Only the driver knows its
-//! own overhead, such as whole pages.
+//! The device memory that an image needs when it is loaded: its variables, constants and code. The driver's own
+//! overhead, such as whole pages, is unknown.
 
 use crate::cubin;
 use crate::fatbin::{Entry, Kind};
@@ -7,13 +7,13 @@ use crate::image::{Image, ImageError, parse};
 use crate::ptx_variables;
 use std::collections::BTreeMap;
 
-/// Adds up all images of a module.
+/// Returns the sum for all images of a module, in bytes.
 pub fn device_bytes(images: &[&[u8]]) -> u64 {
     images.iter().map(|image| of_image(image)).fold(0, u64::saturating_add)
 }
 
-/// Counts a PTX text's length in place of its code, whose size is unknown before compilation. An image that cannot be
-/// read, which the driver will refuse, counts as its length.
+/// Returns the bytes of one image. PTX counts with the length of its text, because the size of its code is unknown
+/// before compilation. An image that cannot be parsed counts with its length; the driver will refuse it.
 fn of_image(image: &[u8]) -> u64 {
     let bytes = match parse(image) {
         Ok(Image::Ptx(text)) => Ok(of_ptx(text)),
@@ -29,7 +29,8 @@ fn of_ptx(text: &[u8]) -> u64 {
     ptx_variables::bytes(&String::from_utf8_lossy(text)).saturating_add(text.len() as u64)
 }
 
-/// The driver uses the machine code of one architecture, or one of the texts: the largest counts.
+/// Returns the bytes of the largest alternative. The driver uses the machine code of one architecture, or one of the
+/// PTX texts.
 fn of_fatbin(entries: &[Entry]) -> Result<u64, ImageError> {
     let mut machine_code: BTreeMap<_, u64> = BTreeMap::new();
     let mut most = 0;

@@ -1,6 +1,6 @@
-//! Result codes of the CUDA driver interface: numbers, names and a sentence for each.
+//! Result codes of the CUDA driver interface, each with its name and a description.
 //!
-//! The names are what `cuGetErrorName` has to answer to the letter; the sentences are our own.
+//! `cuGetErrorName` must return exactly these names. The descriptions are our own.
 
 use crate::types::CUresult;
 use std::ffi::CStr;
@@ -9,7 +9,7 @@ macro_rules! results {
     ($($name:ident = $code:literal, $text:literal;)*) => {
         $(pub const $name: CUresult = $code;)*
 
-        /// Every known code with its name and a short description, in order of code.
+        /// All known codes with name and short description, sorted by code.
         pub const RESULTS: &[(CUresult, &CStr, &CStr)] = &[
             $(($code, const_name(concat!(stringify!($name), "\0")), const_name(concat!($text, "\0")))),*
         ];
@@ -28,17 +28,17 @@ fn find(code: CUresult) -> Option<&'static (CUresult, &'static CStr, &'static CS
     RESULTS.get(index)
 }
 
-/// The answer of `cuGetErrorName`; `None` is CUDA_ERROR_INVALID_VALUE there.
+/// Returns the result of `cuGetErrorName`. For `None` that function returns CUDA_ERROR_INVALID_VALUE.
 pub fn error_name(code: CUresult) -> Option<&'static CStr> {
     find(code).map(|entry| entry.1)
 }
 
-/// The answer of `cuGetErrorString`; `None` is CUDA_ERROR_INVALID_VALUE there.
+/// Returns the result of `cuGetErrorString`. For `None` that function returns CUDA_ERROR_INVALID_VALUE.
 pub fn error_string(code: CUresult) -> Option<&'static CStr> {
     find(code).map(|entry| entry.2)
 }
 
-/// Errors that destroy the context they happen in: every later call in it returns the same code.
+/// Whether an error destroys the context in which it happens. Every later call in that context returns the same code.
 pub fn is_sticky(code: CUresult) -> bool {
     matches!(
         code,

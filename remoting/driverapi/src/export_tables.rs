@@ -1,8 +1,8 @@
 //! The private tables that `cuGetExportTable` gives to NVIDIA's own libraries (cudart, cuBLAS, cuFFT, ...).
 //!
-//! The tables, their slots and the effect of each were measured (docs/licences.md says how) and agree with
-//! what ZLUDA publishes in `dark_api` (MIT or Apache-2.0). A table is given only if every slot that is known to be
-//! called works; any other slot answers CUDA_ERROR_NOT_SUPPORTED and is reported to the host.
+//! The tables, their slots and the effect of each were measured (docs/licences.md describes how). They agree with
+//! ZLUDA's `dark_api` (MIT or Apache-2.0). A table is provided only if every slot that libraries are known to call
+//! works. Any other slot returns CUDA_ERROR_NOT_SUPPORTED and is reported to the host.
 
 use crate::context_storage::{self, Destructor};
 use crate::errors::{
@@ -16,30 +16,30 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 
-/// The driver's services for its tables. Called on the program's threads; must not panic.
+/// The functions of the driver that the tables need. They are called on the program's threads and must not panic.
 pub trait Host: Send + Sync {
     fn driver_version(&self) -> u32;
-    /// All devices in order, as the driver's attributes report them.
+    /// Returns all devices in order, with the identity that the driver's attributes report.
     fn devices(&self) -> Vec<DeviceIdentity>;
-    /// The handle of a device's primary context, without activating it.
+    /// Returns the handle of a device's primary context, without activating the context.
     fn primary_context(&self, device: CUdevice) -> Result<CUcontext, CUresult>;
-    /// The calling thread's context, null if it has none.
+    /// Returns the calling thread's context, or null if it has none.
     fn current_context(&self) -> CUcontext;
-    /// The number that `cuCtxGetId` answers; null is the current context.
+    /// Returns the result of `cuCtxGetId`. Null is the current context.
     fn context_id(&self, context: CUcontext) -> Result<u64, CUresult>;
-    /// The number that `cuStreamGetId` answers, or its per-thread twin.
+    /// Returns the result of `cuStreamGetId`, or of its variant for per-thread streams.
     fn stream_id(&self, stream: CUstream, per_thread: bool) -> Result<u64, CUresult>;
-    /// Does `cuModuleLoadData`.
+    /// Loads a module like `cuModuleLoadData`.
     fn load_module(&self, image: *const c_void) -> Result<CUmodule, CUresult>;
-    /// The kernels of a loaded module.
+    /// Returns the kernels of a loaded module.
     fn module_functions(&self, module: CUmodule) -> Result<Vec<CUfunction>, CUresult>;
-    /// A slot was called that is not provided; `table` is the first word of its UUID.
+    /// Reports a call of a slot that is not provided. `table` is the first word of the table's UUID.
     fn missing_slot(&self, table: u32, slot: usize);
 }
 
 static HOST: OnceLock<&'static dyn Host> = OnceLock::new();
 
-/// Answers `cuGetExportTable`; `None` is CUDA_ERROR_NOT_FOUND. A library has one host: the first one stays.
+/// Returns the table for `cuGetExportTable`; `None` means CUDA_ERROR_NOT_FOUND. The first host is used for all calls.
 pub fn find(uuid: &CUuuid, host: &'static dyn Host) -> Option<*const c_void> {
     HOST.get_or_init(|| host);
     let table = TABLES.iter().find(|(known, _)| *known == uuid.bytes)?.1;
@@ -89,8 +89,9 @@ static TABLES: [([u8; 16], &[Slot]); 10] = [
     (*b"\x7c\xb6\x3f\x9b\x9c\xa4\x8e\x42\xa4\x84\xbe\xb6\x6e\x6a\xed\x7f", &PROFILER_NAMES),
 ];
 
-/// Runtimes of CUDA 11 load every module by slot 6 (seen: 11.7.99, 11.8.89); later ones by `cuLibraryLoadData`. Slots 1
-/// and 8 load modules too, as ZLUDA publishes them; no runtime that can be had was seen calling one.
+/// The table of the CUDA runtime. Runtimes of CUDA 11 load every module by slot 6 (measured: 11.7.99, 11.8.89); later
+/// runtimes use `cuLibraryLoadData`. According to ZLUDA slots 1 and 8 load modules, too; no available runtime calls
+/// them.
 static CUDART_INTERFACE: [Slot; 13] = [
     size(13),
     missing!(0x6bd5fb6c, 1),
@@ -104,7 +105,7 @@ static CUDART_INTERFACE: [Slot; 13] = [
     missing!(0x6bd5fb6c, 9),
     missing!(0x6bd5fb6c, 10),
     missing!(0x6bd5fb6c, 11),
-    // Asks the driver to load its compilers early.
+    // Requests that the driver loads its compilers early.
     slot!(succeed),
 ];
 
@@ -120,7 +121,7 @@ static TOOLS_HOOKS: [Slot; 7] = [
 
 static TOOLS_STORAGE: [Slot; 4] = [size(4), missing!(0x42d85a81, 1), slot!(current_context), missing!(0x42d85a81, 3)];
 
-/// The only table that does not start with its size.
+/// The table of context storage, the only one that does not start with its size.
 static CONTEXT_STORAGE: [Slot; 4] =
     [slot!(storage_put), slot!(storage_delete), slot!(storage_get), missing!(0xc693336e, 3)];
 
@@ -128,16 +129,17 @@ static CONTEXT_CHECKS: [Slot; 4] = [size(4), missing!(0x263e8860, 1), slot!(chec
 
 static INTEGRITY_CHECK: [Slot; 3] = [size(3), slot!(check_integrity), missing!(0xd4082055, 2)];
 
-/// A table of which little is known: its size, and slots that say their number.
+/// Builds a table with few known slots: its size, and slots that report their number.
 macro_rules! mostly_missing {
     ($table:literal, [$($slot:literal)*]) => {
         [size([$($slot),*].len() + 1), $(missing!($table, $slot)),*]
     };
 }
 
-/// Asked for by every CUDA library. cuBLAS keeps what it knows of a context by the number of slot 4. It takes the
-/// workspace of its last product again, without asking that workspace's event, if slots 51 and 39 answer the number of
-/// the stream that used it; so each stream needs a number of its own.
+/// A table that every CUDA library requests. cuBLAS stores its data of a context under the number that slot 4 returns.
+///
+/// If slots 51 and 39 return the number of the stream that used the last workspace, cuBLAS uses that workspace again
+/// without a query of its event. Each stream must therefore have its own number.
 static LIBRARY_SUPPORT: [Slot; 64] = {
     let mut slots = mostly_missing!(0x21318c60, [
         1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32
@@ -161,27 +163,29 @@ static MATMUL_SUPPORT: [Slot; 5] = {
     slots
 };
 
-/// CUPTI (13.2) asks for it to name results, and again where there is none. It looks at the size before each slot and does without
-/// those that are not there, so that a table without any is enough.
+/// A table that CUPTI (13.2) requests to name results, repeatedly if it does not exist. CUPTI checks the size before it
+/// uses a slot, and works without slots, so an empty table is enough.
 static PROFILER_NAMES: [Slot; 1] = [size(1)];
 
-/// No callback of the tools interface is ever enabled. The program may write to these words.
+/// Flags of the tools interface, all 0: no callback is ever enabled. The program may write to these words.
 static CALLBACK_FLAGS: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 static DOMAIN_FLAGS: [AtomicU32; 14] = [const { AtomicU32::new(0) }; 14];
 
-/// Does nothing. The slots that answer so, and the arguments seen (2026-11-28, first four words of each call):
+/// Does nothing and reports success. The slots with this function, and their arguments (measured 2026-11-28, the first
+/// four words of each call):
 ///
-/// - 6bd5fb6c[7], by libcudart 11.7.99 and 11.8.89 at their start: an address in the library, two of its heap, 17. ZLUDA
-///   publishes one number as its argument.
-/// - 6bd5fb6c[12], by libcudart 13.5.37 at its start: an address of the stack, one in the library, 11, 68.
-/// - 263e8860[3], by libcudart 12.9 and 13.5, cuBLAS and cuFFT: small numbers, nulls, addresses of heap and stack that
-///   differ from call to call, as registers hold them that nobody set. ZLUDA publishes no argument and the answer 0.
+/// - 6bd5fb6c[7], called by libcudart 11.7.99 and 11.8.89 at start: an address in the library, two heap addresses, 17.
+///   ZLUDA publishes one number as its argument.
+/// - 6bd5fb6c[12], called by libcudart 13.5.37 at start: a stack address, an address in the library, 11, 68.
+/// - 263e8860[3], called by libcudart 12.9 and 13.5, cuBLAS and cuFFT: small numbers, nulls, and heap and stack
+///   addresses that differ between calls, like registers that the caller did not set. ZLUDA publishes no argument and
+///   the result 0.
 /// - 1734dc26[4]: no call was seen since CUDA 13.0.
 extern "C" fn succeed() -> CUresult {
     CUDA_SUCCESS
 }
 
-/// Writes what the host answers to `out`, which is null or the caller's.
+/// Calls the host and writes its result to `out`. `out` must be null or valid for a write.
 unsafe fn answer<T>(out: *mut T, ask: impl FnOnce(&'static dyn Host) -> Result<T, CUresult>) -> CUresult {
     if out.is_null() {
         return CUDA_ERROR_INVALID_VALUE;
@@ -197,41 +201,50 @@ unsafe fn answer<T>(out: *mut T, ask: impl FnOnce(&'static dyn Host) -> Result<T
     }
 }
 
+/// Returns the handle of a device's primary context.
+///
 /// # Safety
-/// `context` is null or points to a handle the caller owns.
+/// `context` is null or points to a handle that the caller owns.
 unsafe extern "C" fn primary_context(context: *mut CUcontext, device: CUdevice) -> CUresult {
     // SAFETY: same contract.
     unsafe { answer(context, |host| host.primary_context(device)) }
 }
 
+/// Loads a module.
+///
 /// # Safety
-/// `module` is null or the caller's; `image` is what `cuModuleLoadData` takes.
+/// `module` is null or points to a handle that the caller owns; `image` is a valid argument of `cuModuleLoadData`.
 unsafe extern "C" fn load_module(module: *mut CUmodule, image: *const c_void) -> CUresult {
     // SAFETY: same contract.
     unsafe { answer(module, |host| host.load_module(image)) }
 }
 
+/// Returns the calling thread's context.
+///
 /// # Safety
-/// `context` is null or the caller's.
+/// `context` is null or points to a handle that the caller owns.
 unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
     // SAFETY: same contract.
     unsafe { answer(context, |host| Ok(host.current_context())) }
 }
 
+/// Returns the number of a context.
+///
 /// # Safety
-/// `id` is null or the caller's.
+/// `id` is null or points to a number that the caller owns.
 unsafe extern "C" fn context_id(context: CUcontext, id: *mut u64) -> CUresult {
     // SAFETY: same contract.
     unsafe { answer(id, |host| host.context_id(context)) }
 }
 
-/// Sets the highest bit of a stream's number, so that the token of stream 0 is not null.
+/// A bit that is set in every token, so that the token of stream 0 is not null.
 const TOKEN: u64 = 1 << 63;
 
-/// Names a stream for slot 39. The caller hands the token back and never follows it; ours holds the stream's number.
+/// Returns a token of a stream for slot 39. It contains the stream's number; the caller passes it back and does not
+/// dereference it.
 ///
 /// # Safety
-/// `token` is null or the caller's.
+/// `token` is null or points to a pointer that the caller owns.
 unsafe extern "C" fn stream_token(
     _context: CUcontext,
     stream: CUstream,
@@ -246,8 +259,10 @@ unsafe extern "C" fn stream_token(
     unsafe { answer(token, named) }
 }
 
+/// Returns the number of the stream that a token of `stream_token` names.
+///
 /// # Safety
-/// `id` is null or the caller's.
+/// `id` is null or points to a number that the caller owns.
 unsafe extern "C" fn stream_id(_context: CUcontext, token: *mut c_void, id: *mut u64) -> CUresult {
     let token = token.addr() as u64;
     let number = if token & TOKEN == 0 { Err(CUDA_ERROR_INVALID_HANDLE) } else { Ok(token & !TOKEN) };
@@ -255,7 +270,7 @@ unsafe extern "C" fn stream_id(_context: CUcontext, token: *mut c_void, id: *mut
     unsafe { answer(id, |_| number) }
 }
 
-/// Hands out a buffer of flags and its number of words.
+/// Writes the address of a buffer of flags, and its number of words. Does nothing if a pointer is null.
 unsafe fn hand_out(flags: &'static [AtomicU32], buffer: *mut *mut c_void, count: *mut usize) {
     if !buffer.is_null() && !count.is_null() {
         // SAFETY: not null, and the caller's by contract.
@@ -266,21 +281,25 @@ unsafe fn hand_out(flags: &'static [AtomicU32], buffer: *mut *mut c_void, count:
     }
 }
 
+/// Writes the address and the length of the callback flags.
+///
 /// # Safety
-/// Both arguments are null or the caller's.
+/// Each argument is null or valid for a write.
 unsafe extern "C" fn callback_flags(buffer: *mut *mut c_void, count: *mut usize) {
     // SAFETY: same contract.
     unsafe { hand_out(&CALLBACK_FLAGS, buffer, count) }
 }
 
+/// Writes the address and the length of the domain flags.
+///
 /// # Safety
-/// Both arguments are null or the caller's.
+/// Each argument is null or valid for a write.
 unsafe extern "C" fn domain_flags(buffer: *mut *mut c_void, count: *mut usize) {
     // SAFETY: same contract.
     unsafe { hand_out(&DOMAIN_FLAGS, buffer, count) }
 }
 
-/// In these calls no context means the current one.
+/// Returns the current context in place of null, as these calls require.
 fn context_or_current(context: CUcontext) -> Result<CUcontext, CUresult> {
     let context = match HOST.get() {
         Some(host) if context.is_null() => host.current_context(),
@@ -312,8 +331,10 @@ extern "C" fn storage_delete(context: CUcontext, key: *mut c_void) -> CUresult {
     }
 }
 
+/// Returns a value that a library stored in a context.
+///
 /// # Safety
-/// `value` is null or the caller's.
+/// `value` is null or points to a pointer that the caller owns.
 unsafe extern "C" fn storage_get(value: *mut *mut c_void, context: CUcontext, key: *mut c_void) -> CUresult {
     if value.is_null() {
         return CUDA_ERROR_INVALID_VALUE;
@@ -329,8 +350,10 @@ unsafe extern "C" fn storage_get(value: *mut *mut c_void, context: CUcontext, ke
     }
 }
 
+/// Reports that the context has no restrictions.
+///
 /// # Safety
-/// `flags` is null or the caller's.
+/// `flags` is null or points to a number that the caller owns.
 unsafe extern "C" fn check_context(_context: CUcontext, flags: *mut u32, _detail: *mut *const c_void) -> CUresult {
     if !flags.is_null() {
         // SAFETY: not null, and the caller's by contract.
@@ -339,8 +362,10 @@ unsafe extern "C" fn check_context(_context: CUcontext, flags: *mut u32, _detail
     CUDA_SUCCESS
 }
 
+/// Answers the runtime's integrity check.
+///
 /// # Safety
-/// `result` is null or points to two words of the caller's.
+/// `result` is null or points to two words that the caller owns.
 unsafe extern "C" fn check_integrity(version: u32, unix_seconds: u64, result: *mut [u64; 2]) -> CUresult {
     if result.is_null() {
         return CUDA_ERROR_INVALID_VALUE;
@@ -349,11 +374,11 @@ unsafe extern "C" fn check_integrity(version: u32, unix_seconds: u64, result: *m
     let caller = Caller {
         driver_version: host.driver_version(),
         process: std::process::id(),
-        // SAFETY: no preconditions. Only the low half counts.
+        // SAFETY: no preconditions. Only the low half is used.
         thread: unsafe { libc::pthread_self() } as u32,
         cudart_table: CUDART_INTERFACE.as_ptr().addr() as u64,
         integrity_table: INTEGRITY_CHECK.as_ptr().addr() as u64,
-        // What the caller sees in the table, so that it cannot differ from what it was called through.
+        // Read the address from the table, so that it is the one through which the caller calls.
         function: INTEGRITY_CHECK[1].0.addr() as u64,
     };
     // SAFETY: not null, and the caller's by contract.
@@ -361,10 +386,10 @@ unsafe extern "C" fn check_integrity(version: u32, unix_seconds: u64, result: *m
     CUDA_SUCCESS
 }
 
-/// Calls `visit` with each kernel of a module. Answers a truth value, not a result code.
+/// Calls `visit` with each kernel of a module. Returns 1 for success and 0 for failure, not a result code.
 ///
 /// # Safety
-/// `visit` is a function of the caller's that takes `data`.
+/// `visit` is a valid function that accepts `data`.
 unsafe extern "C" fn visit_functions(
     _context: CUcontext,
     module: CUmodule,
@@ -374,7 +399,7 @@ unsafe extern "C" fn visit_functions(
     let (Some(host), Some(visit)) = (HOST.get(), visit) else { return 0 };
     let Ok(functions) = host.module_functions(module) else { return 0 };
     for function in functions {
-        // SAFETY: by contract.
+        // SAFETY: the caller's contract.
         unsafe { visit(data, function) };
     }
     1

@@ -1,4 +1,4 @@
-//! Calls the tables as NVIDIA's libraries do: through addresses, by slot.
+//! Tests of the export tables. Like NVIDIA's libraries, they call each function by its table and slot.
 
 use super::*;
 use crate::errors::CUDA_ERROR_INVALID_DEVICE;
@@ -63,7 +63,7 @@ impl Host for TestHost {
     }
 }
 
-/// A table by the first word of its UUID.
+/// Returns a table by the first word of its UUID.
 fn table(first: u32) -> *const *const c_void {
     let mut known = TABLES.iter().map(|(uuid, _)| CUuuid { bytes: *uuid });
     let uuid = known.find(|uuid| uuid.bytes.starts_with(&first.to_be_bytes())).unwrap();
@@ -136,7 +136,7 @@ fn storage_of_no_context_is_that_of_the_current_one() {
         (code, value)
     };
     assert_eq!(get(none), (CUDA_ERROR_INVALID_HANDLE, 0));
-    // SAFETY: no destructor, and the value is not followed.
+    // SAFETY: there is no destructor, and the value is not dereferenced.
     assert_eq!(unsafe { put(none, 11, 99, None) }, CUDA_SUCCESS);
     assert_eq!(get(own), (CUDA_SUCCESS, 99));
     assert_eq!(get(without_provenance_mut(0x9999)), (CUDA_ERROR_INVALID_HANDLE, 0));
@@ -233,7 +233,7 @@ fn modules_of_old_runtimes_are_loaded_by_the_host() {
 #[test]
 fn each_slot_that_is_not_provided_says_its_number() {
     for (table, slot) in [(0x6bd5_fb6c, 8), (0x2131_8c60, 5), (0x2131_8c60, 63), (0x6e16_3fbe, 3), (0x1734_dc26, 1)] {
-        // SAFETY: a slot that takes nothing.
+        // SAFETY: this slot's function takes no arguments.
         let function: unsafe extern "C" fn() -> CUresult = unsafe { transmute(*self::table(table).add(slot)) };
         // SAFETY: as above.
         assert_eq!(unsafe { function() }, CUDA_ERROR_NOT_SUPPORTED);

@@ -1,7 +1,7 @@
-//! Fat binaries: containers of device images for several architectures, PTX and machine code, mostly compressed.
+//! Fat binaries: containers of device images (PTX and machine code) for several architectures, mostly compressed.
 //!
-//! The layout was measured on files of CUDA 12.9 to 13.5 and agrees with n-eiling/cuda-fatbin-decompression and
-//! ZLUDA's `cuda_types/src/dark_api.rs`; concatenated groups (kind 256) are in neither.
+//! The layout was measured on files of CUDA 12.9 to 13.5. It agrees with n-eiling/cuda-fatbin-decompression and ZLUDA's
+//! `cuda_types/src/dark_api.rs`, which both lack concatenated groups (kind 256).
 //!
 //! A container is a 16-byte header and entries. An entry is a header of 64 bytes or more (strings follow it) and a
 //! padded payload. In a group, smaller entry headers follow the 64 bytes and all payloads are compressed as one.
@@ -13,7 +13,7 @@ use std::io::Read;
 pub const MAGIC: u32 = 0xba55_ed50;
 const CONTAINER_HEADER: usize = 16;
 const ENTRY_HEADER: usize = 64;
-/// The count and the size in bytes of a group's entry headers stand before them.
+/// The size of the fields before a group's entry headers: the number of headers and their size in bytes.
 const GROUP_HEADER: usize = 8;
 const GROUP: u16 = 256;
 
@@ -22,9 +22,9 @@ const FLAG_ZSTD: u64 = 0x8000;
 const FLAG_ARCHITECTURE_SPECIFIC: u64 = 0x10_0000;
 const FLAG_FAMILY_SPECIFIC: u64 = 0x20_0000;
 
-/// No image comes near this (the largest seen has 25 MB): more is a damaged or hostile header.
+/// The limit for an image's size. The largest known image has 25 MB; a larger size means a damaged or hostile header.
 pub const MAX_IMAGE: usize = 1 << 30;
-/// LZ4 cannot do better than this.
+/// The highest compression ratio of LZ4.
 const MAX_LZ4_RATIO: usize = 255;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ enum Compression {
     Zstd,
 }
 
-/// Bytes as they are stored, and how many they are when decompressed.
+/// The bytes of an image or group as they are stored, and their size after decompression.
 #[derive(Clone, Copy, Debug)]
 struct Stored<'a> {
     bytes: &'a [u8],
@@ -65,10 +65,10 @@ struct Stored<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     pub kind: Kind,
-    /// 75, 90, 120, ...
+    /// The compute capability: 75, 90, 120, ...
     pub arch: u32,
     pub suffix: Suffix,
-    /// Version of the PTX language, or of the cubin format.
+    /// The version of the PTX language, or of the cubin format.
     pub version: (u16, u16),
     stored: Stored<'a>,
     /// The offset of the image in the decompressed bytes.
@@ -77,7 +77,7 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// The image, decompressed if need be. PTX comes without the NULs at its end.
+    /// Returns the image, decompressed if necessary. PTX is returned without trailing NULs.
     pub fn data(&self) -> Result<Cow<'a, [u8]>, ImageError> {
         let end = self.offset.checked_add(self.size).ok_or(ImageError::Truncated)?;
         let mut image = match self.stored.decompress()? {
@@ -107,20 +107,21 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The kinds of code that a driver executes.
+/// The kind of code that a driver executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executes {
-    /// A GPU's: PTX is compiled where there is no machine code that fits.
+    /// A real GPU: its driver compiles PTX if no machine code fits.
     MachineCode,
-    /// The software GPU's.
+    /// The software GPU.
     PtxOnly,
 }
 
-/// Reduces the container to the images that the driver of a device (90 for 9.0) would use: the newest machine code that
-/// fits, all images for that architecture; else the PTX. `None` if that is everything or nothing.
+/// Returns a container with only the images that a device's driver would use (`capability` is 90 for 9.0): all images
+/// of the newest architecture whose machine code fits, or else the PTX. `None` if the driver would use all images, or
+/// none.
 ///
 /// # Errors
-/// Those of [`entries`].
+/// The errors of [`entries`].
 pub fn for_device(container: &[u8], capability: u32, executes: Executes) -> Result<Option<Vec<u8>>, ImageError> {
     let records = records(container)?;
     let all = || records.iter().flat_map(|record| &record.entries);
@@ -144,7 +145,7 @@ pub fn for_device(container: &[u8], capability: u32, executes: Executes) -> Resu
     Ok(Some(trimmed))
 }
 
-/// Length of the container that starts with these 16 bytes.
+/// Returns the length of the container that starts with these 16 bytes.
 pub(crate) fn container_length(header: &[u8; CONTAINER_HEADER]) -> Result<usize, ImageError> {
     let header_size = u16_at(header, 6)? as usize;
     let entries = size_at(header, 8)?;
@@ -154,13 +155,13 @@ pub(crate) fn container_length(header: &[u8; CONTAINER_HEADER]) -> Result<usize,
     Ok(header_size + entries)
 }
 
-/// A part of a container that is stored as one: an image, or a group of images that are compressed together.
+/// A part of a container that is stored as a unit: an image, or a group of images that are compressed together.
 struct Record<'a> {
     bytes: &'a [u8],
     entries: Vec<Entry<'a>>,
 }
 
-/// Lists the images of a container. Nothing is decompressed yet.
+/// Lists the images of a container, without decompressing them.
 pub fn entries(container: &[u8]) -> Result<Vec<Entry<'_>>, ImageError> {
     Ok(records(container)?.into_iter().flat_map(|record| record.entries).collect())
 }
@@ -217,7 +218,7 @@ impl<'a> Stored<'a> {
         match self.compression {
             Compression::None => Ok(Cow::Borrowed(self.bytes)),
             Compression::Lz4 => {
-                // Checked before the buffer is made, so that a small file cannot ask for much memory.
+                // This check precedes the allocation, so that a small file cannot allocate much memory.
                 if self.size / MAX_LZ4_RATIO > self.bytes.len() {
                     return Err(ImageError::Corrupt);
                 }
@@ -228,7 +229,7 @@ impl<'a> Stored<'a> {
             Compression::Zstd => {
                 let decoder = ruzstd::decoding::StreamingDecoder::new(self.bytes).map_err(|_| ImageError::Corrupt)?;
                 let mut image = Vec::new();
-                // One byte more than promised shows a payload that is too long.
+                // Read one byte more than the size, to detect a payload that is too long.
                 let read = decoder.take(self.size as u64 + 1).read_to_end(&mut image);
                 if read.is_ok_and(|length| length == self.size) { Ok(image.into()) } else { Err(ImageError::Corrupt) }
             }
@@ -260,7 +261,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// In the headers of a group's entries, what is elsewhere the header's size is the image's offset.
+/// Reads the entries of a group. Their headers have the image's offset in the place of the header's size.
 fn read_group<'a>(header: &[u8], stored: Stored<'a>, found: &mut Vec<Entry<'a>>) -> Result<(), ImageError> {
     let count = u32_at(header, ENTRY_HEADER)? as usize;
     let mut rest = header.get(ENTRY_HEADER + GROUP_HEADER..).ok_or(ImageError::Truncated)?;
@@ -273,7 +274,8 @@ fn read_group<'a>(header: &[u8], stored: Stored<'a>, found: &mut Vec<Entry<'a>>)
     Ok(())
 }
 
-/// A header in a group ends with its strings, each with a NUL: a name, then the compiler's options.
+/// Returns the length of an entry header in a group. It ends with its strings, each with a NUL: a name, then the
+/// compiler's options.
 fn group_entry_length(header: &[u8]) -> Result<usize, ImageError> {
     let options = u32_at(header, 20)? as usize;
     let record = if options == 0 { 32 } else { options };
@@ -302,7 +304,7 @@ fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, ImageError> {
     bytes_at(bytes, offset).map(u64::from_le_bytes)
 }
 
-/// A size that must make sense as one.
+/// Reads a size and refuses one above `MAX_IMAGE`.
 fn size_at(bytes: &[u8], offset: usize) -> Result<usize, ImageError> {
     usize::try_from(u64_at(bytes, offset)?).ok().filter(|&size| size <= MAX_IMAGE).ok_or(ImageError::TooLarge)
 }

@@ -1,15 +1,15 @@
-//! Which process this is: the one that has initialised the driver, or a child of it.
+//! Distinguishes the process that initialised the driver from its forked children.
 //!
-//! `pthread_atfork` tells of children that `fork` makes, and not of those that `_Fork` or `clone` makes. A page that the
-//! kernel empties in every child tells of all, and costs no system call.
+//! `pthread_atfork` handlers run for `fork`, but not for `_Fork` or `clone`. A page that the kernel clears in every
+//! child detects all of them and costs no system call.
 
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering};
 
 pub struct Owner {
-    /// Its number, or 0.
+    /// The owner's process id, or 0.
     process: AtomicI32,
-    /// A byte that is 1 in the owner and 0 in its children; null before [`Owner::take`], and on a kernel that has no such
+    /// A byte that is 1 in the owner and 0 in its children. Null before [`Owner::take`], and on kernels without such
     /// pages (before Linux 4.14).
     mark: AtomicPtr<AtomicU8>,
 }
@@ -19,21 +19,21 @@ impl Owner {
         Owner { process: AtomicI32::new(0), mark: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// This process is the owner. To be called once.
+    /// Makes this process the owner. Call it once.
     pub fn take(&self) {
         // SAFETY: no preconditions.
         self.process.store(unsafe { libc::getpid() }, Ordering::Release);
         self.mark.store(page().cast(), Ordering::Release);
     }
 
-    /// Whether this is a child of the owner that shares no memory with it.
+    /// Whether this process is a child of the owner and shares no memory with it. Costs no system call.
     #[inline]
     pub fn is_parent(&self) -> bool {
-        // SAFETY: null, or a page that stays.
+        // SAFETY: the pointer is null, or points to a page that is never unmapped.
         unsafe { self.mark.load(Ordering::Relaxed).as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) == 0)
     }
 
-    /// Whether another process is the owner. Right for every child, at the cost of a system call.
+    /// Whether another process is the owner. Correct for every child, but costs a system call.
     pub fn is_other(&self) -> bool {
         let owner = self.process.load(Ordering::Acquire);
         // SAFETY: no preconditions.
@@ -41,11 +41,12 @@ impl Owner {
     }
 }
 
-/// A page that is empty in children, and starts with a 1 here.
+/// Maps a page that starts with 1 here and that the kernel clears in children. Returns null if the kernel cannot do
+/// this.
 fn page() -> *mut u8 {
     const PAGE: usize = 4096;
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: the mapping is new; it is written within its length, and unmapped only where nothing has its address.
+    // SAFETY: the mapping is new and written within its length. It is unmapped only before its address is stored.
     unsafe {
         let page = libc::mmap(ptr::null_mut(), PAGE, access, flags, -1, 0);
         if page == libc::MAP_FAILED {

@@ -1,5 +1,5 @@
-//! Parses a program's image argument: a bare pointer to PTX text, a fat binary, its wrapper or a cubin. The unsafe part
-//! only finds where an image ends; everything else works on its bytes.
+//! Parses the image argument of a load call: a pointer without a length to PTX text, a fat binary, its wrapper or a
+//! cubin. The unsafe part only finds the end of an image; all other code works on its bytes.
 
 use crate::errors::CUDA_ERROR_INVALID_IMAGE;
 use crate::fatbin::{self, Entry, MAX_IMAGE};
@@ -7,11 +7,11 @@ use crate::types::CUresult;
 use std::ffi::{CStr, c_char, c_void};
 use std::slice;
 
-/// First word of the structure that compilers put around a fat binary.
+/// The first word of the structure that compilers put around a fat binary.
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
 const ARCHIVE_MAGIC: &[u8] = b"!<arch>\n";
-/// ELF machine number of NVIDIA's device code.
+/// The ELF machine number of NVIDIA's device code.
 const ELF_MACHINE_CUDA: u16 = 190;
 const ELF_HEADER: usize = 64;
 const ELF_SEGMENT: usize = 56;
@@ -20,10 +20,10 @@ const ELF_NO_BITS: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageError {
-    /// The bytes have none of the known forms.
+    /// The bytes have no known format.
     NotAnImage,
     Truncated,
-    /// A size beyond `MAX_IMAGE`.
+    /// A size above `MAX_IMAGE`.
     TooLarge,
     Corrupt,
 }
@@ -47,10 +47,10 @@ impl std::fmt::Display for ImageError {
 
 impl std::error::Error for ImageError {}
 
-/// An image whose length is known.
+/// An image with a known length.
 #[derive(Clone, Debug)]
 pub enum Image<'a> {
-    /// PTX text without the NULs at its end.
+    /// PTX text without trailing NULs.
     Ptx(&'a [u8]),
     /// Machine code for one architecture.
     Cubin(&'a [u8]),
@@ -59,7 +59,7 @@ pub enum Image<'a> {
     Archive(&'a [u8]),
 }
 
-/// Determines the form of an image, and lists the entries of a fat binary.
+/// Determines the format of an image, and lists the entries of a fat binary.
 pub fn parse(bytes: &[u8]) -> Result<Image<'_>, ImageError> {
     let Some(magic) = bytes.first_chunk().map(|word| u32::from_le_bytes(*word)) else {
         return Err(ImageError::Truncated);
@@ -76,29 +76,29 @@ pub fn parse(bytes: &[u8]) -> Result<Image<'_>, ImageError> {
     }
 }
 
-/// PTX begins with white space, a comment or a directive.
+/// Whether a byte may begin PTX: white space, a comment or a directive.
 fn starts_like_text(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == b'/' || byte == b'.'
 }
 
-/// The structure around a fat binary in a program's data.
+/// The structure around a fat binary in a program's data section.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Wrapper {
     magic: u32,
     version: u32,
     container: *const c_void,
-    /// In version 2 a null-terminated list of the containers that were linked before; `container` may be one of them.
+    /// In version 2 a null-terminated list of containers that were linked earlier. It may include `container`.
     linked: *const *const c_void,
 }
 
-/// The images behind a pointer that a program passed: one, or several for code that was linked before. The bytes of
-/// each are an image by themselves; those of PTX include its NUL.
+/// Returns the images behind a pointer that a program passed: one, or several for code that was linked earlier. Each
+/// slice is a complete image; that of PTX includes its NUL.
 ///
 /// # Safety
-/// `image` is null or points to an image that stays in place for `'a`.
+/// `image` is null or points to an image that stays valid for `'a`.
 pub unsafe fn images<'a>(image: *const c_void) -> Result<Vec<&'a [u8]>, ImageError> {
-    // SAFETY: as the caller promises, here and for the pointers in a wrapper, which are as good as the wrapper.
+    // SAFETY: the caller guarantees the image; the pointers in a wrapper are as valid as the wrapper.
     unsafe {
         if first_word(image) != Some(WRAPPER_MAGIC) {
             return Ok(vec![image_bytes(image)?]);
@@ -119,21 +119,21 @@ pub unsafe fn images<'a>(image: *const c_void) -> Result<Vec<&'a [u8]>, ImageErr
     }
 }
 
-/// The bytes of an image that is not a wrapper.
+/// Returns the bytes of an image that is not a wrapper.
 ///
 /// # Safety
-/// As for `images`.
+/// The same as for `images`.
 unsafe fn image_bytes<'a>(image: *const c_void) -> Result<&'a [u8], ImageError> {
-    // SAFETY: as the caller promises, and the length is that of the image.
+    // SAFETY: the caller guarantees the image, and the length is the image's.
     unsafe { Ok(slice::from_raw_parts(image.cast(), image_length(image)?)) }
 }
 
-/// Length of the image behind a pointer that is not a wrapper; for PTX with its NUL.
+/// Returns the length of an image that is not a wrapper. The length of PTX includes its NUL.
 ///
 /// # Safety
 /// `image` is null or points to an image.
 pub unsafe fn image_length(image: *const c_void) -> Result<usize, ImageError> {
-    // SAFETY: each form is known by its magic before its header is read, and text ends with NUL.
+    // SAFETY: each header is read only after its magic number matched, and text ends with NUL.
     unsafe {
         match first_word(image) {
             Some(fatbin::MAGIC) => fatbin::container_length(&image.cast::<[u8; 16]>().read_unaligned()),
@@ -148,7 +148,8 @@ pub unsafe fn image_length(image: *const c_void) -> Result<usize, ImageError> {
     }
 }
 
-/// The first four bytes, unless there is a NUL among them: short text may end anywhere, no magic number has one.
+/// Returns the first four bytes, or `None` if one of them is NUL. A short text may end early; no magic number contains
+/// a NUL.
 ///
 /// # Safety
 /// `image` is null or points to an image.
@@ -158,7 +159,7 @@ unsafe fn first_word(image: *const c_void) -> Option<u32> {
     }
     let mut word = [0; 4];
     for (index, byte) in word.iter_mut().enumerate() {
-        // SAFETY: the bytes before were not the last of a text.
+        // SAFETY: none of the earlier bytes was a NUL, so the text has not ended.
         *byte = unsafe { *image.cast::<u8>().add(index) };
         if *byte == 0 {
             return None;
@@ -167,8 +168,8 @@ unsafe fn first_word(image: *const c_void) -> Option<u32> {
     Some(u32::from_le_bytes(word))
 }
 
-/// Returns the end of a 64-bit ELF file: after its header tables and everything they point to. `read` gives bytes of
-/// the file by offset and length, and is only asked for the header and the tables.
+/// Returns the length of a 64-bit ELF file: the end of its header tables and of all parts that they list. `read`
+/// returns bytes of the file by offset and length; it is called only for the header and the tables.
 fn elf_length<'a>(read: impl Fn(usize, usize) -> &'a [u8]) -> Result<usize, ImageError> {
     let word = |bytes: &[u8], at: usize| bytes[at..at + 8].iter().rev().fold(0, |sum, &byte| sum << 8 | byte as usize);
     let half = |bytes: &[u8], at: usize| usize::from(bytes[at]) | usize::from(bytes[at + 1]) << 8;
@@ -179,7 +180,7 @@ fn elf_length<'a>(read: impl Fn(usize, usize) -> &'a [u8]) -> Result<usize, Imag
         return Err(ImageError::TooLarge);
     }
     if sections != 0 && section_count == 0 {
-        // Too many for the header: the first section has the count.
+        // The count does not fit in the header: the first section has it.
         section_count = word(read(sections, ELF_SECTION), 0x20);
     }
     if section_count > MAX_IMAGE / ELF_SECTION {

@@ -1,4 +1,4 @@
-//! The files in `tests/data` were made from `scale.cu` by nvcc and fatbinary 13.5.
+//! Tests of image parsing. nvcc and fatbinary 13.5 created the files in `tests/data` from `scale.cu`.
 
 use super::*;
 use crate::fatbin::{Executes, Kind, Suffix, for_device};
@@ -25,7 +25,7 @@ fn text(entry: &Entry) -> String {
     String::from_utf8(entry.data().unwrap().into_owned()).unwrap()
 }
 
-/// Decompresses everything that can be; the result does not matter.
+/// Decompresses all images that can be decompressed. The result does not matter.
 fn read_everything(bytes: &[u8]) {
     if let Ok(Image::Fatbin(entries)) = parse(bytes) {
         let _ = entries.iter().filter_map(|entry| entry.data().ok()).map(|data| data.len()).sum::<usize>();
@@ -61,7 +61,7 @@ fn machine_code_is_a_cubin_of_its_own() {
     let all = entries(ZSTD);
     let code = all[1].data().unwrap();
     assert!(matches!(parse(&code), Ok(Image::Cubin(_))));
-    // SAFETY: a whole cubin.
+    // SAFETY: the slice is a complete cubin.
     assert_eq!(unsafe { image_length(code.as_ptr().cast()) }, Ok(code.len()));
     let grouped = entries(GROUP_ZSTD);
     assert_eq!(grouped[0].data().unwrap(), code);
@@ -76,7 +76,8 @@ fn only_what_a_driver_would_use_is_kept() {
     };
     assert_eq!(kept(ZSTD, 90, MachineCode), Some(vec![(Kind::Elf, 90)]));
     assert_eq!(kept(ZSTD, 90, PtxOnly), Some(vec![(Kind::Ptx, 80)]));
-    // The driver compiles the PTX where no machine code fits, and says so where that does not fit, either.
+    // Without fitting machine code the driver compiles the PTX. If that does not fit either, the driver reports the
+    // error.
     for capability in [75, 86, 100] {
         assert_eq!(kept(ZSTD, capability, MachineCode), Some(vec![(Kind::Ptx, 80)]));
     }
@@ -93,7 +94,7 @@ fn what_is_kept_is_the_same_image() {
     let trimmed = for_device(ZSTD, 90, Executes::MachineCode).unwrap().unwrap();
     assert!(trimmed.len() < ZSTD.len());
     assert_eq!(entries(&trimmed)[0].data(), entries(ZSTD)[1].data());
-    // SAFETY: a whole container.
+    // SAFETY: the vector is a complete container.
     assert_eq!(unsafe { image_length(trimmed.as_ptr().cast()) }, Ok(trimmed.len()));
     assert_eq!(for_device(b"this is no container", 90, Executes::PtxOnly), Err(ImageError::NotAnImage));
 }
@@ -103,7 +104,7 @@ fn pointers_are_followed_to_whole_images() {
     let linked = [LZ4.as_ptr().cast::<c_void>(), std::ptr::null()];
     let mut wrapper =
         Wrapper { magic: WRAPPER_MAGIC, version: 2, container: ZSTD.as_ptr().cast(), linked: linked.as_ptr() };
-    // SAFETY: all these are images.
+    // SAFETY: all pointers point to images.
     unsafe {
         assert_eq!(images((&raw const wrapper).cast()), Ok(vec![ZSTD, LZ4]));
         wrapper.version = 1;

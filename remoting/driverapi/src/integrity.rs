@@ -1,9 +1,9 @@
-//! The answer cudart expects from the driver's integrity check (error 103 otherwise).
+//! The driver's answer to the integrity check of cudart. With a wrong answer cudart fails with error 103.
 //!
-//! Source of the facts: the ZLUDA project, `dark_api/src/lib.rs` at github.com/vosen/ZLUDA (MIT or Apache-2.0),
-//! which describes the call, its inputs and its constants. What is described there step by step is HMAC (RFC 2104)
-//! over MD2 (RFC 1319); this module says so and uses those. The inputs include addresses and the pid of the
-//! process, so only the library loaded by the program can answer.
+//! The source is ZLUDA, `dark_api/src/lib.rs` at github.com/vosen/ZLUDA (MIT or Apache-2.0), which describes the call,
+//! its inputs and its constants. Its steps are HMAC (RFC 2104) over MD2 (RFC 1319), so this module uses those
+//! algorithms. The inputs include addresses and the process id, so only the library that the program loaded can compute
+//! the answer.
 
 use crate::types::CUuuid;
 use hmac::{Mac, SimpleHmac};
@@ -11,7 +11,7 @@ use md2::Md2;
 
 const KEY: [u8; 16] = [0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52, 0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f];
 
-/// A device's identity, the same wherever the driver reports it.
+/// A device's identity. All functions of the driver must report the same values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceIdentity {
     pub uuid: CUuuid,
@@ -20,19 +20,20 @@ pub struct DeviceIdentity {
     pub pci_device: u32,
 }
 
-/// The state of the process that the answer vouches for.
+/// The process state that the answer covers.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     pub driver_version: u32,
     pub process: u32,
-    /// The low half of `pthread_self`.
+    /// The low half of the result of `pthread_self`.
     pub thread: u32,
     pub cudart_table: u64,
     pub integrity_table: u64,
     pub function: u64,
 }
 
-/// The last digit of `version` is the round: two fixed answers, then the keyed hash.
+/// Computes the answer. The last digit of `version` is the round: rounds 0 and 1 have fixed answers, later rounds use
+/// the keyed hash.
 pub fn answer(version: u32, unix_seconds: u64, caller: &Caller, devices: &[DeviceIdentity]) -> [u64; 2] {
     match version % 10 {
         0 => [0x3341_181c_03cb_675c, 0x8ed3_83aa_1f4c_d1e8],
@@ -83,7 +84,7 @@ mod tests {
 
     #[test]
     fn third_round_is_hmac_md2() {
-        // Computed by an independent implementation of both RFCs.
+        // The expected value is from an independent implementation of both RFCs.
         assert_eq!(answer(13_022, 0x682b_9cee, &CALLER, &[DEVICE]), [0x9f78_f4e7_4042_e2b2, 0x6c70_e21e_4a48_5c1c]);
     }
 

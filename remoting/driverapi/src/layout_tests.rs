@@ -1,4 +1,5 @@
-//! Sizes and offsets measured with a C compiler and the CUDA 13.5 headers on x86-64 Linux.
+//! Tests of the layouts of C types. The sizes and offsets were measured with a C compiler and the CUDA 13.5 headers on
+//! x86-64 Linux.
 
 #![cfg(test)]
 

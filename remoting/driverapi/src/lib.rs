@@ -1,9 +1,11 @@
-//! A CUDA driver's interface, without an implementation: types, codes, and the pure parts that every replacement of
-//! `libcuda.so.1` needs (symbol versions, private tables, images). Knows neither the remoting client nor the software
-//! GPU; no I/O but the lines of `report` and the environment of `settings`.
+//! The interface of a CUDA driver, without an implementation: types, codes, and the parts that every replacement of
+//! `libcuda.so.1` needs (symbol versions, private tables, images).
 //!
-//! There is one file for each subject of the interface, or each group of the CUDA driver API's functions, so there are
-//! more than twenty. Used by client, worker, software GPU, `graphs`, `trace`, `smi` and `bench`.
+//! This crate must not depend on the remoting client or the software GPU. It does no I/O, except the lines of `report`
+//! and the environment variables of `settings`. Client, worker, software GPU, `graphs`, `trace`, `smi` and `bench` use
+//! it.
+//!
+//! Each file is one subject of the interface, or one group of the CUDA driver API's functions.
 
 pub mod arrays;
 pub mod attributes;

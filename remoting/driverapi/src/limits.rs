@@ -1,14 +1,14 @@
-//! A driver's use of a device's memory for the limits of a context.
+//! The device memory that a driver uses for the limits of a context.
 
 use crate::attributes::*;
 
-/// The defaults of a context: part of the memory that every context takes.
+/// The default limits of a context. Their memory is included in the memory of every context.
 pub const DEFAULT_STACK: u64 = 1 << 10;
 pub const DEFAULT_PRINTF_FIFO: u64 = 1 << 20;
 pub const DEFAULT_MALLOC_HEAP: u64 = 8 << 20;
 
-/// Bytes that a limit of this value takes beyond the default. `threads`: how many the device runs at a time; each has a
-/// stack. `None`: only the driver knows it.
+/// Returns the bytes that a limit uses in addition to the default. `threads` is the number of threads that the device
+/// runs at a time; each has a stack. `None` if only the driver can compute them.
 pub fn taken(limit: CUlimit, value: u64, threads: u64) -> Option<u64> {
     match limit {
         CU_LIMIT_STACK_SIZE => Some(value.saturating_sub(DEFAULT_STACK).saturating_mul(threads)),
@@ -23,7 +23,7 @@ pub fn taken(limit: CUlimit, value: u64, threads: u64) -> Option<u64> {
     }
 }
 
-/// How many threads a device runs at a time, by its attributes.
+/// Returns the number of threads that a device runs at a time, computed from its attributes.
 pub fn resident_threads(attribute: impl Fn(CUdevice_attribute) -> i32) -> u64 {
     let [processors, each] =
         [CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR].map(attribute);

@@ -9,17 +9,17 @@ use std::ops::Range;
 
 const NOWHERE: CUmemLocation = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_INVALID, id: CU_DEVICE_INVALID };
 
-/// A device as a location, for the functions without locations.
+/// Returns a device as a location, for functions that take a device.
 #[must_use]
 pub fn location_of(device: CUdevice) -> CUmemLocation {
     let type_ = if device == CU_DEVICE_CPU { CU_MEM_LOCATION_TYPE_HOST } else { CU_MEM_LOCATION_TYPE_DEVICE };
     CUmemLocation { type_, id: if device == CU_DEVICE_CPU { 0 } else { device } }
 }
 
-/// Checks a location of managed memory; `devices` is how many there are.
+/// Checks a location of managed memory. `devices` is the number of devices.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for no such kind of place, `CUDA_ERROR_INVALID_DEVICE` for no such device.
+/// `CUDA_ERROR_INVALID_VALUE` for an unknown kind of location; `CUDA_ERROR_INVALID_DEVICE` for an unknown device.
 pub fn check_location(location: &CUmemLocation, devices: usize) -> Result<(), CUresult> {
     match location.type_ {
         CU_MEM_LOCATION_TYPE_DEVICE if usize::try_from(location.id).is_ok_and(|id| id < devices) => Ok(()),
@@ -29,10 +29,10 @@ pub fn check_location(location: &CUmemLocation, devices: usize) -> Result<(), CU
     }
 }
 
-/// Checks the location that comes with advice; some advice needs none.
+/// Checks the location argument of advice. Some advice needs no location.
 ///
 /// # Errors
-/// As [`check_location`].
+/// The errors of [`check_location`].
 pub fn check_advice(advice: CUmem_advise, location: &CUmemLocation, devices: usize) -> Result<(), CUresult> {
     match advice {
         CU_MEM_ADVISE_SET_READ_MOSTLY | CU_MEM_ADVISE_UNSET_READ_MOSTLY | CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION => {
@@ -45,7 +45,7 @@ pub fn check_advice(advice: CUmem_advise, location: &CUmemLocation, devices: usi
 /// Checks the flags of `cuMemAllocManaged`.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`.
+/// `CUDA_ERROR_INVALID_VALUE` for unknown flags.
 pub fn check_flags(flags: CUmemAttach_flags) -> Result<(), CUresult> {
     if matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
@@ -63,23 +63,23 @@ struct Advice {
 pub struct Advised(Vec<(Range<u64>, Advice)>);
 
 impl Advised {
-    /// Nothing is known yet of the allocation at these addresses.
+    /// Creates the record of an allocation, without advice.
     #[must_use]
     pub fn new(addresses: Range<u64>) -> Advised {
         let (preferred, prefetched) = (NOWHERE, NOWHERE);
         Advised(vec![(addresses, Advice { read_mostly: false, preferred, accessed_by: BTreeSet::new(), prefetched })])
     }
 
-    /// The addresses of the allocation.
+    /// Returns the addresses of the allocation.
     #[must_use]
     pub fn addresses(&self) -> Range<u64> {
         self.0.first().map_or(0, |(part, _)| part.start)..self.0.last().map_or(0, |(part, _)| part.end)
     }
 
-    /// `count` bytes at an address that lies in the allocation.
+    /// Returns the addresses of `count` bytes from `address`, which must lie in the allocation.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for none, and for more than there are.
+    /// `CUDA_ERROR_INVALID_VALUE` for 0 bytes, or for a range beyond the allocation's end.
     pub fn range(&self, address: u64, count: usize) -> Result<Range<u64>, CUresult> {
         let end = address.checked_add(count as u64).filter(|end| count > 0 && *end <= self.addresses().end);
         end.map(|end| address..end).ok_or(CUDA_ERROR_INVALID_VALUE)
@@ -103,8 +103,10 @@ impl Advised {
         }
     }
 
+    /// Records advice for a range.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for advice that CUDA does not know.
+    /// `CUDA_ERROR_INVALID_VALUE` for advice that CUDA does not define.
     pub fn advise(
         &mut self,
         range: &Range<u64>,
@@ -132,11 +134,11 @@ impl Advised {
         self.change(range, |advice| advice.prefetched = to);
     }
 
-    /// An attribute's value for a range, in `size` bytes, which are words of 4 bytes: it holds for the range if it holds
-    /// for all of its parts.
+    /// Returns an attribute of a range as 4-byte words; `size` is their size in bytes. A value is valid for the range
+    /// only if it is the same for all its parts.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for another size than the attribute has, or no such attribute.
+    /// `CUDA_ERROR_INVALID_VALUE` for a wrong size or an unknown attribute.
     pub fn attribute(
         &self,
         range: &Range<u64>,
@@ -173,10 +175,10 @@ impl Advised {
     }
 }
 
-/// The location of each of `count` ranges of a batch: `locations[i]` is that of the ranges from `firsts[i]` on.
+/// Returns the location of each of the `count` ranges of a batch. `locations[i]` is valid from range `firsts[i]` on.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` if there are none, or `firsts` does not rise from 0.
+/// `CUDA_ERROR_INVALID_VALUE` if there are no ranges, or if `firsts` does not increase from 0.
 pub fn spread(locations: &[CUmemLocation], firsts: &[usize], count: usize) -> Result<Vec<CUmemLocation>, CUresult> {
     let rises = firsts.is_sorted_by(|one, next| one < next);
     if count == 0 || firsts.first() != Some(&0) || !rises || firsts.last().is_some_and(|last| *last >= count) {

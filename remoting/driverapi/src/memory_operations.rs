@@ -1,11 +1,11 @@
-//! The operations of `cuStreamWaitValue*`, `cuStreamWriteValue*` and `cuStreamBatchMemOp`
+//! Checked operations of `cuStreamWaitValue*`, `cuStreamWriteValue*` and `cuStreamBatchMemOp`
 //! (docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html).
 
 use crate::constants::*;
 use crate::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
 use crate::types::{CUresult, CUstreamBatchMemOpParams};
 
-/// Most operations of one batch.
+/// The maximum number of operations in a batch.
 pub const MOST_OPERATIONS: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +20,14 @@ pub enum Kind {
     Write,
 }
 
-/// A word that a stream waits for, or writes.
+/// An operation of a stream: wait for the value of a word, or write the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
     pub kind: Kind,
     pub width: Width,
     pub address: u64,
     pub value: u64,
-    /// The program's flags, which were checked.
+    /// The program's flags, already checked.
     pub flags: u32,
 }
 
@@ -42,9 +42,11 @@ impl Width {
 }
 
 impl Operation {
+    /// Checks the arguments of an operation.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for unknown flags and addresses that are not aligned, `CUDA_ERROR_NOT_SUPPORTED` where
-    /// remote writes would have to be flushed, which no device here can.
+    /// `CUDA_ERROR_INVALID_VALUE` for unknown flags and unaligned addresses; `CUDA_ERROR_NOT_SUPPORTED` for a flush of
+    /// remote writes, which no device here supports.
     pub fn new(kind: Kind, width: Width, address: u64, value: u64, flags: u32) -> Result<Operation, CUresult> {
         let known = match kind {
             Kind::Wait => CU_STREAM_WAIT_VALUE_NOR | CU_STREAM_WAIT_VALUE_FLUSH,
@@ -59,11 +61,11 @@ impl Operation {
         Ok(Operation { kind, width, address, value, flags })
     }
 
-    /// An operation of a batch; `None` for a barrier, which the order of the stream is already.
+    /// Reads an operation of a batch. `None` for a barrier, because the stream's order already provides one.
     ///
     /// # Errors
-    /// As [`Operation::new`]; `CUDA_ERROR_NOT_SUPPORTED` for flushes and reductions, `CUDA_ERROR_INVALID_VALUE` for what is
-    /// no operation.
+    /// The errors of [`Operation::new`]; `CUDA_ERROR_NOT_SUPPORTED` for flushes and reductions,
+    /// `CUDA_ERROR_INVALID_VALUE` for an unknown operation.
     pub fn of_batch(given: &CUstreamBatchMemOpParams) -> Result<Option<Operation>, CUresult> {
         let (kind, width) = match given.operation {
             CU_STREAM_MEM_OP_WAIT_VALUE_32 => (Kind::Wait, Width::Four),
@@ -80,7 +82,7 @@ impl Operation {
         Operation::new(kind, width, given.address, value, given.flags).map(Some)
     }
 
-    /// Whether a waiting stream continues when it finds this word.
+    /// Whether the word `found` satisfies the wait.
     #[must_use]
     pub fn is_met_by(&self, found: u64) -> bool {
         let Operation { width, value, .. } = *self;
@@ -104,7 +106,7 @@ mod tests {
         let wait = |width, value, flags| Operation::new(Kind::Wait, width, 64, value, flags).unwrap();
         let at_least = wait(Width::Four, 5, CU_STREAM_WAIT_VALUE_GEQ);
         assert!(at_least.is_met_by(5) && at_least.is_met_by(6) && !at_least.is_met_by(4));
-        // Cyclic: the counter may have wrapped around.
+        // The comparison is cyclic, because the counter may have wrapped around.
         assert!(wait(Width::Four, 0xffff_fff0, CU_STREAM_WAIT_VALUE_GEQ).is_met_by(3));
         assert!(!wait(Width::Eight, 0xffff_fff0, CU_STREAM_WAIT_VALUE_GEQ).is_met_by(3));
         assert!(wait(Width::Eight, 7, CU_STREAM_WAIT_VALUE_EQ).is_met_by(7));

@@ -8,22 +8,22 @@ use std::mem::size_of;
 pub type nvmlDevice_t = *mut c_void;
 pub type nvmlReturn_t = c_uint;
 
-/// Buffer sizes that NVML's documentation promises to be enough.
+/// Buffer sizes that are sufficient according to NVML's documentation.
 pub const NVML_DEVICE_NAME_V2_BUFFER_SIZE: usize = 96;
 pub const NVML_DEVICE_UUID_V2_BUFFER_SIZE: usize = 96;
 pub const NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE: usize = 32;
 pub const NVML_DEVICE_PCI_BUS_ID_BUFFER_V2_SIZE: usize = 16;
 pub const NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE: usize = 80;
-/// "Not known" in sizes of memory used by a process.
+/// The sentinel for an unknown amount of memory of a process.
 pub const NVML_VALUE_NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
-/// "No instance" in ids of GPU and compute instances (MIG off).
+/// The sentinel for the id of a GPU or compute instance if MIG is off.
 pub const NVML_INSTANCE_NONE: c_uint = c_uint::MAX;
 
 macro_rules! returns {
     ($($name:ident = $code:literal, $text:literal;)*) => {
         $(pub const $name: nvmlReturn_t = $code;)*
 
-        /// The text of `nvmlErrorString`.
+        /// Returns the text that `nvmlErrorString` returns for a code.
         pub fn error_string(code: nvmlReturn_t) -> &'static std::ffi::CStr {
             match code {
                 $($code => $text,)*
@@ -95,7 +95,7 @@ pub const NVML_BRAND_UNKNOWN: nvmlBrandType_t = 0;
 pub const NVML_BRAND_TESLA: nvmlBrandType_t = 2;
 pub const NVML_BRAND_NVIDIA: nvmlBrandType_t = 14;
 
-/// The `version` word of a versioned structure: its size, and its version in the top byte.
+/// Returns the `version` word of a versioned structure: the structure's size, with the version in the top byte.
 pub const fn struct_version<T>(version: u32) -> c_uint {
     size_of::<T>() as u32 | version << 24
 }
@@ -159,7 +159,7 @@ pub struct nvmlPciInfoExt_v1_t {
     pub busId: [c_char; NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE],
 }
 
-/// Filled by the unversioned `nvmlDeviceGet*RunningProcesses`.
+/// The result of the unversioned `nvmlDeviceGet*RunningProcesses`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct nvmlProcessInfo_v1_t {
@@ -167,7 +167,7 @@ pub struct nvmlProcessInfo_v1_t {
     pub usedGpuMemory: c_ulonglong,
 }
 
-/// Filled by the `_v2` and `_v3` of `nvmlDeviceGet*RunningProcesses`.
+/// The result of `_v2` and `_v3` of `nvmlDeviceGet*RunningProcesses`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct nvmlProcessInfo_v2_t {
@@ -190,7 +190,7 @@ pub struct nvmlProcessUtilizationSample_t {
     pub decUtil: c_uint,
 }
 
-/// In and out of `nvmlDeviceGetTemperatureV`.
+/// The input and output of `nvmlDeviceGetTemperatureV`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct nvmlTemperature_v1_t {
@@ -213,7 +213,7 @@ pub struct nvmlDeviceAttributes_t {
     pub memorySizeMB: c_ulonglong,
 }
 
-/// One answer of `nvmlDeviceGetFieldValues`; the value is a union of 8 bytes, and `valueType` says which member.
+/// One result of `nvmlDeviceGetFieldValues`. The value is a C union of 8 bytes; `valueType` selects its member.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct nvmlFieldValue_t {

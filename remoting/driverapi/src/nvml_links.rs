@@ -1,8 +1,8 @@
-//! NVML's answers about a GPU's connections: PCI Express, and nothing else. A program sees one GPU, or several that
-//! cannot reach each other (`cuDeviceCanAccessPeer` says 0), so there is no NVLink, no fabric and no C2C.
+//! NVML's answers about a GPU's connections, which are PCI Express only. A program sees one GPU, or several without
+//! access to each other (`cuDeviceCanAccessPeer` returns 0), so there is no NVLink, no fabric and no C2C.
 //!
-//! Codes as NVML's reference documents them for each function (docs.nvidia.com/deploy/nvml-api, groups "Device Queries",
-//! "NvLink Methods" and "Field Value Queries"): NVML_ERROR_INVALID_ARGUMENT for a wrong device, link or NULL, then
+//! The codes are those of NVML's reference (docs.nvidia.com/deploy/nvml-api, groups "Device Queries", "NvLink Methods"
+//! and "Field Value Queries"): NVML_ERROR_INVALID_ARGUMENT for a wrong device, link or NULL, then
 //! NVML_ERROR_NOT_SUPPORTED "if the device doesn't support this feature".
 
 #![allow(non_camel_case_types)]
@@ -28,17 +28,17 @@ pub type nvmlGpuTopologyLevel_t = c_uint;
 pub const NVML_TOPOLOGY_INTERNAL: nvmlGpuTopologyLevel_t = 0;
 pub const NVML_TOPOLOGY_SYSTEM: nvmlGpuTopologyLevel_t = 50;
 
-/// Links that the header's functions number, whatever a device has.
+/// The number of links that NVML's functions accept. It does not depend on the device.
 const NVML_NVLINK_MAX_LINKS: c_uint = 36;
 const NVML_NVLINK_CAP_COUNT: c_uint = 6;
 
 const NVML_FI_DEV_NVLINK_LINK_COUNT: c_uint = 91;
 const NVML_FI_DEV_C2C_LINK_COUNT: c_uint = 170;
-/// One more than the largest field of the header.
+/// The largest field number of the header, plus one.
 const NVML_FI_MAX: c_uint = 310;
 const NVML_VALUE_TYPE_UNSIGNED_INT: c_uint = 1;
 
-/// A GPU and its PCI Express slot now, and at best.
+/// The PCI Express link of a GPU: its current values, and the maximum of GPU and slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PcieLink {
     pub generation: u32,
@@ -47,10 +47,10 @@ pub struct PcieLink {
     pub max_width: u32,
 }
 
-/// Returns the megabits per second of an x1 link of a generation: what PCI-SIG names gigatransfers.
+/// Returns the speed of an x1 link of a generation in units of 10^6 transfers per second.
 ///
 /// # Errors
-/// `NVML_ERROR_NOT_SUPPORTED` for a generation that the header does not know.
+/// `NVML_ERROR_NOT_SUPPORTED` for a generation that the header does not define.
 pub fn lane_speed(generation: u32) -> Result<u32, nvmlReturn_t> {
     Ok(match generation {
         1 => 2_500,
@@ -63,15 +63,15 @@ pub fn lane_speed(generation: u32) -> Result<u32, nvmlReturn_t> {
     })
 }
 
-/// `NVML_PCIE_LINK_MAX_SPEED_*` of a generation: the header numbers the speeds as the generations.
+/// Returns `NVML_PCIE_LINK_MAX_SPEED_*` of a generation. The constants have the same numbers as the generations.
 ///
 /// # Errors
-/// As `lane_speed`.
+/// The errors of `lane_speed`.
 pub fn max_speed(generation: u32) -> Result<u32, nvmlReturn_t> {
     lane_speed(generation).map(|_| generation)
 }
 
-/// One device's access to another one's memory.
+/// A device's access to another device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reach {
     pub memory: bool,
@@ -83,10 +83,10 @@ impl Reach {
     pub const OWN: Reach = Reach { memory: true, atomics: true };
 }
 
-/// Whether one device reaches the other's memory. The kind of link is not given.
+/// Returns whether one device can access the other's memory. The kind of link is not reported.
 ///
 /// # Errors
-/// `NVML_ERROR_INVALID_ARGUMENT` for an index that is none.
+/// `NVML_ERROR_INVALID_ARGUMENT` for an unknown index.
 pub fn p2p_status(reach: Reach, index: nvmlGpuP2PCapsIndex_t) -> Result<nvmlGpuP2PStatus_t, nvmlReturn_t> {
     match index {
         NVML_P2P_CAPS_INDEX_READ | NVML_P2P_CAPS_INDEX_WRITE if reach.memory => Ok(NVML_P2P_STATUS_OK),
@@ -96,12 +96,13 @@ pub fn p2p_status(reach: Reach, index: nvmlGpuP2PCapsIndex_t) -> Result<nvmlGpuP
     }
 }
 
-/// How far one must go up from a device to meet the other: several may be on several machines.
+/// Returns the topology level of two devices' common ancestor. Different devices may be on different machines.
 pub fn common_ancestor(same: bool) -> nvmlGpuTopologyLevel_t {
     if same { NVML_TOPOLOGY_INTERNAL } else { NVML_TOPOLOGY_SYSTEM }
 }
 
-/// The answer of each function of a link that no device has.
+/// Returns the error code of an NVLink function for `link`. No device has a link. `has_room` is whether the caller's
+/// pointer is not null.
 pub fn no_link(link: c_uint, has_room: bool) -> nvmlReturn_t {
     let valid = link < NVML_NVLINK_MAX_LINKS && has_room;
     if valid { NVML_ERROR_NOT_SUPPORTED } else { NVML_ERROR_INVALID_ARGUMENT }
@@ -111,8 +112,8 @@ pub fn no_link_capability(link: c_uint, capability: c_uint, has_room: bool) -> n
     no_link(link, has_room && capability < NVML_NVLINK_CAP_COUNT)
 }
 
-/// The newer form of the data of `nvmlDeviceGetPciInfo_v3`: a 3D controller (PCI Code and ID Assignment, class 03,
-/// subclass 02).
+/// Converts the data of `nvmlDeviceGetPciInfo_v3` to the newer structure. The device is a 3D controller (PCI Code and
+/// ID Assignment, class 03, subclass 02).
 pub fn pci_ext(info: &nvmlPciInfo_t, version: c_uint) -> nvmlPciInfoExt_v1_t {
     nvmlPciInfoExt_v1_t {
         version,
@@ -127,7 +128,7 @@ pub fn pci_ext(info: &nvmlPciInfo_t, version: c_uint) -> nvmlPciInfoExt_v1_t {
     }
 }
 
-/// Fills one answer of `nvmlDeviceGetFieldValues`.
+/// Returns one result of `nvmlDeviceGetFieldValues`.
 pub fn fill(field: nvmlFieldValue_t, microseconds: i64) -> nvmlFieldValue_t {
     let (result, value) = match field.fieldId {
         NVML_FI_DEV_NVLINK_LINK_COUNT | NVML_FI_DEV_C2C_LINK_COUNT => (NVML_SUCCESS, 0),

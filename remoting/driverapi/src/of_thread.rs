@@ -1,27 +1,27 @@
-//! State of each thread that stays as long as the thread itself.
+//! Per-thread state that exists until the thread's end.
 //!
 //! Programs call CUDA in destructors of thread-local and static objects, of `pthread_key`s, and in `atexit` handlers. A
-//! thread-local value with a destructor of its own would be gone by then. This state has none: what a thread leaves is
-//! taken up when another thread needs state for the first time.
+//! normal thread-local value may already be destroyed at that time. This state has no destructor: when another thread
+//! first needs state, it collects the states of ended threads.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 use std::thread::LocalKey;
 
-/// A thread's pointer to its own state; made by `thread_local!` with `const { Cell::new(None) }`.
+/// A thread's pointer to its own state. Create it by `thread_local!` with `const { Cell::new(None) }`.
 pub type Own<T> = Cell<Option<NonNull<RefCell<T>>>>;
 
 /// The states of all threads.
 pub struct OfThreads<T: 'static> {
     all: Mutex<All<T>>,
-    /// Called with the state of a thread that has ended, by another thread and without a lock.
+    /// A callback that gets the state of an ended thread. Another thread calls it, without a lock.
     ended: fn(T),
 }
 
 struct All<T: 'static> {
     states: Vec<State<T>>,
-    /// The number of states at which the next look for ended threads is worth its time.
+    /// The number of states at which the next search for ended threads starts.
     crowded: usize,
 }
 
@@ -31,7 +31,8 @@ struct State<T: 'static> {
     value: NonNull<RefCell<T>>,
 }
 
-/// SAFETY: its own thread uses the value while that lives, and then the thread that takes the state out.
+/// SAFETY: only one thread uses the value at a time: its own thread, and after that thread's end the one that removes
+/// the state.
 unsafe impl<T: Send> Send for State<T> {}
 
 const FEW: usize = 16;
@@ -41,23 +42,23 @@ impl<T: Default + Send> OfThreads<T> {
         OfThreads { all: Mutex::new(All { states: Vec::new(), crowded: FEW }), ended }
     }
 
-    /// Gives the calling thread's state to `act`, which must not come here again.
+    /// Calls `act` with the calling thread's state. `act` must not call `with`.
     pub fn with<R>(&'static self, own: &'static LocalKey<Own<T>>, act: impl FnOnce(&mut T) -> R) -> R {
         let value = own.get().unwrap_or_else(|| {
             let value = self.add();
             own.set(Some(value));
             value
         });
-        // SAFETY: only this thread has the address, and its state is not taken out while it lives.
+        // SAFETY: only this thread has the address, and the state is not removed before the thread ends.
         act(&mut unsafe { value.as_ref() }.borrow_mut())
     }
 
     fn add(&self) -> NonNull<RefCell<T>> {
         let value = NonNull::from(Box::leak(Box::<RefCell<T>>::default()));
-        // SAFETY: no preconditions. glibc 2.17 has no function for the thread's number.
+        // SAFETY: no preconditions. glibc 2.17 has no wrapper for the system call gettid.
         let (process, thread) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid) as libc::pid_t) };
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        // A state of this thread's number is that of an earlier thread.
+        // A state with this thread's number belongs to an earlier, ended thread.
         let mut left: Vec<_> = all.states.extract_if(.., |state| state.is_of(process, thread)).collect();
         if all.states.len() >= all.crowded {
             left.extend(
@@ -68,7 +69,7 @@ impl<T: Default + Send> OfThreads<T> {
         all.states.push(State { process, thread, value });
         drop(all);
         for state in left {
-            // SAFETY: made by `add`, out of the list, and its thread has ended.
+            // SAFETY: `add` created the state, it is removed from the list, and its thread has ended.
             (self.ended)(unsafe { Box::from_raw(state.value.as_ptr()) }.into_inner());
         }
         value
@@ -76,14 +77,15 @@ impl<T: Default + Send> OfThreads<T> {
 }
 
 impl<T> State<T> {
-    /// A forked child has its parent's list; the threads in it are not the child's.
+    /// Whether a state belongs to a thread of a process. The process is compared because a forked child inherits its
+    /// parent's list.
     fn is_of(&self, process: libc::pid_t, thread: libc::pid_t) -> bool {
         (self.process, self.thread) == (process, thread)
     }
 }
 
 fn has_ended(process: libc::pid_t, thread: libc::pid_t) -> bool {
-    // SAFETY: signal 0 only asks whether the thread is there.
+    // SAFETY: signal 0 only checks whether the thread exists.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
     sent != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }

@@ -1,5 +1,5 @@
-//! Launches from before CUDA 4.0: calls set a function's block, shared memory and parameters one by one, and a launch
-//! uses them.
+//! Launches in the form before CUDA 4.0: calls set a function's block, shared memory and parameters one by one, and a
+//! launch uses these values.
 
 use crate::constants::{CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END};
 use crate::errors::CUDA_ERROR_INVALID_VALUE;
@@ -7,16 +7,16 @@ use crate::types::CUresult;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The most bytes of parameters that a kernel has on any GPU.
+/// The maximum size of a kernel's parameters in bytes, on any GPU.
 const MOST_BYTES: usize = 32_764;
 
-/// The arguments of a function's next launch of this kind. The defaults are not measured: here a block without threads,
-/// which no launch accepts.
+/// The arguments of a function's next launch in this form. CUDA's defaults are unknown; the default here is a block
+/// without threads, which every launch refuses.
 #[derive(Clone, Default)]
 pub struct State {
     pub block: [u32; 3],
     pub shared: u32,
-    /// Bytes of `parameters` that a launch passes; the rest of what the kernel takes is 0.
+    /// The number of parameter bytes that a launch passes. The kernel's further parameters are 0.
     size: usize,
     parameters: Vec<u8>,
 }
@@ -37,7 +37,7 @@ impl State {
         Ok(())
     }
 
-    /// Puts a value at an offset of the parameters.
+    /// Stores a value at a byte offset of the parameters.
     pub fn put(&mut self, offset: i32, value: &[u8]) -> Result<(), CUresult> {
         let start = usize::try_from(offset).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let end = start.checked_add(value.len()).filter(|end| *end <= MOST_BYTES).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -48,8 +48,8 @@ impl State {
         Ok(())
     }
 
-    /// The parameters as `cuLaunchKernel` takes them in its argument `extra`. They are valid as long as the returned
-    /// value.
+    /// Returns the parameters as the argument `extra` of `cuLaunchKernel`. The pointers are valid as long as the
+    /// returned value exists.
     #[must_use]
     pub fn extra(mut self) -> Extra {
         self.parameters.resize(self.size.max(1), 0);
@@ -65,14 +65,14 @@ impl State {
     }
 }
 
-/// A list of tags and values, and what it points to.
+/// A list of tags and values, and the memory that it points to.
 pub struct Extra {
     pub list: [usize; 5],
     _parameters: Vec<u8>,
     _size: Box<usize>,
 }
 
-/// The state of one function.
+/// The old launch state of one function.
 #[derive(Default)]
 pub struct OldLaunch {
     used: AtomicBool,
@@ -80,14 +80,14 @@ pub struct OldLaunch {
 }
 
 impl OldLaunch {
-    /// The state, for a call that reads or sets it.
+    /// Locks the state, for a call that reads or sets it.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.used.store(true, Ordering::Relaxed);
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over the arguments of a `cuLaunchKernel`, as CUDA documents it; `parameters` packs them. Does nothing for
-    /// a function without calls of this kind, so that launches cost nothing more.
+    /// Stores the arguments of a `cuLaunchKernel`, as CUDA's documentation requires; `parameters` packs the kernel's
+    /// parameters. Does nothing for a function without calls of the old form, so that normal launches have no cost.
     pub fn overwrite(&self, block: [u32; 3], shared: u32, parameters: impl FnOnce() -> Vec<u8>) {
         if self.used.load(Ordering::Relaxed) {
             let parameters = parameters();

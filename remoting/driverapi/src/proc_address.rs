@@ -12,22 +12,22 @@ use std::ptr;
 
 pub use crate::proc_table_generated::PROC_TABLE;
 
-/// One ABI of a driver function: `base` means `symbol` for programs built for CUDA `since` or later.
+/// One ABI version of a driver function: `base` is exported as `symbol` for programs built for CUDA `since` or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcEntry {
     pub base: &'static str,
     pub since: u32,
     pub symbol: &'static str,
-    /// The variant whose default stream is one per host thread (`_ptds`, `_ptsz`), where there is one.
+    /// The symbol of the variant with a default stream for each host thread (`_ptds`, `_ptsz`), if there is one.
     pub per_thread: Option<&'static str>,
-    /// The reason why the function is not provided, if it is not.
+    /// The reason for which the function is not provided, or `None`.
     pub refused: Option<&'static str>,
 }
 
-/// Finds the address of an exported symbol, or null.
+/// A function that returns the address of an exported symbol, or null.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> *const c_void;
 
-/// The answer to a query: the call's result, the address and the status of the search.
+/// The result of a query: the call's result code, the address and the status of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub result: CUresult,
@@ -40,13 +40,13 @@ impl Answer {
         Self { result, address: ptr::null(), status }
     }
 
-    /// A name this driver does not have: worth counting and one line in the log.
+    /// Whether the driver does not have the name. Callers count and log such names.
     pub fn is_unknown(&self) -> bool {
         self.result == CUDA_SUCCESS && self.status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
     }
 }
 
-/// Answers `cuGetProcAddress` as its documentation describes it. `table` is sorted by base, then version.
+/// Implements `cuGetProcAddress` as its documentation describes it. `table` must be sorted by base, then by version.
 pub fn resolve(
     table: &[ProcEntry],
     driver_version: u32,
@@ -88,7 +88,7 @@ mod tests {
 
     const DRIVER: u32 = 13_000;
 
-    /// Stands for an address: the length of the symbol cannot be confused in the names used here.
+    /// Returns the symbol's length as its address. The symbols in these tests have different lengths.
     fn everything(symbol: &str) -> *const c_void {
         ptr::without_provenance(symbol.len())
     }

@@ -1,23 +1,23 @@
-//! The variables of a PTX text, and their memory. Only declarations in `.global` and `.const` are parsed; everything
-//! else is skipped, right or wrong.
+//! The names and sizes of a PTX text's variables. Only declarations in `.global` and `.const` are parsed; all other
+//! text is skipped without a check.
 
-/// The size of an array whose length is no plain number: more than there is, so that the text is not loaded.
+/// The size of an array whose length is not a plain number. It exceeds any memory, so the text is not loaded.
 const TOO_MUCH: u64 = u64::MAX;
-/// References to textures and types unknown to this file have at most this size.
+/// The assumed size of an element whose type is unknown here, and of a texture reference: an upper bound.
 const LARGEST_ELEMENT: u64 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token<'a> {
-    /// `.global`, without the dot.
+    /// A directive such as `.global`, without the dot.
     Directive(&'a str),
-    /// A name, number or instruction with all its parts.
+    /// A name, a number or an instruction with its suffixes.
     Word(&'a str),
     Punct(u8),
 }
 
 struct Tokens<'a> {
     text: &'a str,
-    /// Inside of directives that follow each other without space: `.visible.global`.
+    /// The rest of consecutive directives without space between them: `.visible.global`.
     directives: &'a str,
 }
 
@@ -58,12 +58,12 @@ impl<'a> Iterator for Tokens<'a> {
     }
 }
 
-/// The bytes of all variables of a text.
+/// Returns the total size of all variables of a text in bytes.
 pub fn bytes(text: &str) -> u64 {
     all(text).into_iter().map(|(_, bytes)| bytes).fold(0, u64::saturating_add)
 }
 
-/// The names of all variables of a text.
+/// Returns the names of all variables of a text.
 pub fn names(text: &str) -> Vec<&str> {
     all(text).into_iter().map(|(name, _)| name).collect()
 }
@@ -73,7 +73,7 @@ fn all(text: &str) -> Vec<(&str, u64)> {
     let (mut all, mut before) = (Vec::new(), None);
     while let Some(token) = tokens.next() {
         let declares = matches!(token, Token::Directive("global" | "const"));
-        // A pointer's space, and a variable of another text.
+        // Skip the address space of a pointer parameter, and variables of another text.
         if declares && !matches!(before, Some(Token::Directive("ptr" | "extern"))) {
             declaration(&mut tokens, &mut all);
         }
@@ -82,10 +82,11 @@ fn all(text: &str) -> Vec<(&str, u64)> {
     all
 }
 
-/// Parses a declaration behind its space: `.align 4 .v2 .f32 name[3][4] = { ... }, other;`.
+/// Parses a declaration after its space: `.align 4 .v2 .f32 name[3][4] = { ... }, other;`.
 fn declaration<'a>(tokens: &mut Tokens<'a>, all: &mut Vec<(&'a str, u64)>) {
     let (mut element, mut vector, mut depth) = (LARGEST_ELEMENT, 1, 0u32);
-    // For the current name: its elements as far as its dimensions say, and whether the initialiser decides one.
+    // The state of the current name: its number of elements from the dimensions, and whether the initialiser determines
+    // one dimension.
     let (mut named, mut count, mut open, mut values) = (None, 1u64, false, 0u64);
     while let Some(token) = tokens.next() {
         match token {
@@ -115,10 +116,10 @@ fn declaration<'a>(tokens: &mut Tokens<'a>, all: &mut Vec<(&'a str, u64)>) {
             Token::Punct(_) => {}
         }
     }
-    // The text ends in the middle; no driver takes it.
+    // The text ends inside a declaration; drivers refuse such a text.
 }
 
-/// Parses a dimension, of which the opening bracket was read. `None` for empty brackets.
+/// Parses a dimension after its opening bracket. `None` for empty brackets.
 fn dimension(tokens: &mut Tokens) -> Option<u64> {
     match tokens.next() {
         Some(Token::Punct(b']')) => None,
@@ -127,7 +128,7 @@ fn dimension(tokens: &mut Tokens) -> Option<u64> {
     }
 }
 
-/// Parses an integer as C writes it.
+/// Parses an integer in C syntax.
 fn number(text: &str) -> Option<u64> {
     let digits = text.strip_suffix('U').unwrap_or(text);
     let (radix, digits) = match digits.as_bytes() {

@@ -1,4 +1,5 @@
-//! Refused uses of CUDA, and the refusals that are printed: those that make a call fail, each once in a process.
+//! Finds refused attributes and options of CUDA, and decides which refusals are printed. A refusal is printed if it
+//! makes a call fail, once for each process.
 
 use crate::errors::{CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED};
 use crate::report;
@@ -7,23 +8,24 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
-/// Whether every program of a framework asks for this at its start and does without. Such a refusal is not printed.
-/// torch asks for the driver's error log.
+/// Whether frameworks call this function at every start and work without it. Such a refusal is not printed. torch
+/// requests the driver's error log.
 #[must_use]
 pub fn is_asked_in_passing(function: &str) -> bool {
     function == "cuLogsRegisterCallback"
 }
 
-/// An argument that is a value of one of CUDA's enumerations.
+/// An argument that is a value of a CUDA enumeration.
 struct Enumerated {
-    /// Without `_v2` and the like.
+    /// The functions' names without suffixes such as `_v2`.
     functions: &'static [&'static str],
     argument: usize,
-    /// The values that are answered as CUDA answers them, with an error where CUDA documents one.
+    /// The values that are handled as in CUDA, including the errors that CUDA documents.
     answered: &'static [RangeInclusive<u64>],
 }
 
-/// `tests/codegen/test_refusals.py` compares this with the enumerations of the newest `cuda.h`.
+/// The enumeration arguments. `tests/codegen/test_refusals.py` compares the list with the enumerations of the newest
+/// `cuda.h`.
 const ENUMERATED: &[Enumerated] = &[
     Enumerated { functions: &["cuDeviceGetAttribute"], argument: 1, answered: &[1..=161] },
     Enumerated { functions: &["cuDeviceGetP2PAttribute"], argument: 1, answered: &[1..=5] },
@@ -33,7 +35,7 @@ const ENUMERATED: &[Enumerated] = &[
     Enumerated { functions: &["cuPointerGetAttribute"], argument: 1, answered: &[1..=4, 6..=21] },
     // Only CU_POINTER_ATTRIBUTE_SYNC_MEMOPS can be set.
     Enumerated { functions: &["cuPointerSetAttribute"], argument: 1, answered: &[1..=21] },
-    // Streams have an access policy window, a policy of synchronisation, a priority and memory domains.
+    // Streams support an access policy window, a synchronisation policy, a priority and memory domains.
     Enumerated { functions: &["cuStreamGetAttribute", "cuStreamSetAttribute"], argument: 1, answered: &[0..=14] },
     Enumerated {
         functions: &["cuGraphKernelNodeGetAttribute", "cuGraphKernelNodeSetAttribute"],
@@ -47,25 +49,25 @@ const ENUMERATED: &[Enumerated] = &[
     Enumerated { functions: &["cuMemAdvise"], argument: 2, answered: &[1..=6] },
 ];
 
-/// The value for which a call failed, if it is of an enumeration and not answered.
+/// Returns the enumeration value for which a call failed, or `None` if its function handles the value.
 #[must_use]
 fn refused_value(function: &str, arguments: &[u64]) -> Option<u32> {
     let base = without_suffixes(function);
     let row = ENUMERATED.iter().find(|row| row.functions.contains(&base))?;
-    // Enumerations are four bytes wide; the rest of an argument's word has no meaning.
+    // Enumerations have four bytes; the upper half of an argument's word is undefined.
     let value = arguments.get(row.argument)? & 0xffff_ffff;
     if row.answered.iter().any(|range| range.contains(&value)) { None } else { u32::try_from(value).ok() }
 }
 
-/// Counts an attribute or option if it is the reason why a call failed, and has `say` print its line.
+/// Reports an attribute or option if it is the reason why a call failed, and passes the line to print to `say`.
 pub fn failed(function: &str, code: CUresult, arguments: &[u64], say: impl FnOnce(&str)) {
-    // Programs ask again and again until it is something else.
+    // Programs repeat a query while its result is this code.
     if code == CUDA_ERROR_NOT_READY {
         return;
     }
     let Some(value) = refused_value(function, arguments) else { return };
     report::refused_value(function, value, code);
-    // The caller has reported a function that is not supported.
+    // The caller has already reported a function that is not supported.
     if code == CUDA_ERROR_NOT_SUPPORTED {
         return;
     }
@@ -74,11 +76,11 @@ pub fn failed(function: &str, code: CUresult, arguments: &[u64], say: impl FnOnc
     }
 }
 
-/// An argument as the register that it came in; 0 for a structure.
+/// Returns an argument as the register word that contains it, or 0 for a structure.
 pub fn word<T: Copy>(argument: &T) -> u64 {
     let mut word = 0;
     if size_of::<T>() <= size_of::<u64>() {
-        // SAFETY: a number or a pointer, all of whose bytes are initialised, and which is at most as long as a word.
+        // SAFETY: the argument is a number or a pointer with all bytes initialised, and at most as long as a word.
         unsafe { std::ptr::copy_nonoverlapping(argument, (&raw mut word).cast(), 1) };
     }
     word
@@ -89,7 +91,7 @@ fn without_suffixes(symbol: &str) -> &str {
     base.strip_suffix(|c: char| c.is_ascii_digit()).and_then(|rest| rest.strip_suffix("_v")).unwrap_or(base)
 }
 
-/// The line for a value that makes a call fail; once for each.
+/// Returns the line to print for a value that makes a call fail, or `None` if it was returned before.
 fn said_of_value(function: &str, value: u32, code: CUresult) -> Option<String> {
     first_time(&format!("{function} {value}")).then(|| {
         format!(
@@ -99,7 +101,7 @@ fn said_of_value(function: &str, value: u32, code: CUresult) -> Option<String> {
     })
 }
 
-/// The line for a slot of a private table that is called; once for each.
+/// Returns the line to print for a call of a missing slot of a private table, or `None` if it was returned before.
 pub fn said_of_slot(table: u32, slot: usize) -> Option<String> {
     first_time(&format!("slot {table:08x} {slot}")).then(|| {
         let caller = crate::caller::module_outside().unwrap_or_else(|| "a library".into());
@@ -110,7 +112,7 @@ pub fn said_of_slot(table: u32, slot: usize) -> Option<String> {
     })
 }
 
-/// Whether this is the first question about `what`.
+/// Whether this is the first call with `what` in this process.
 pub fn first_time(what: &str) -> bool {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! The list of a program's unmet requests, in the file that `REMOTEGPU_REPORT` names: one line each time, so that
-//! `remotegpu run --report` also counts processes that are killed. Without the variable nothing happens.
+//! Writes a program's unsupported requests to the file that `REMOTEGPU_REPORT` names. Each request is written at once,
+//! so that `remotegpu run --report` also counts processes that are killed. Without the variable nothing is written.
 
 use crate::caller;
 use crate::errors::CUDA_ERROR_NOT_SUPPORTED;
@@ -12,39 +12,39 @@ use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The process uses CUDA.
+/// Reports that the process uses CUDA.
 pub fn started() {
     tell("started", "", "", "", None);
 }
 
-/// A function, or a use of one, that answered `CUDA_ERROR_NOT_SUPPORTED`.
+/// Reports a function, or a use of one, that returned `CUDA_ERROR_NOT_SUPPORTED`.
 pub fn refused(name: &str) {
     tell("refused", name, &CUDA_ERROR_NOT_SUPPORTED.to_string(), reason(name), None);
 }
 
-/// An attribute or option for which a function failed.
+/// Reports an attribute or option for which a function failed.
 pub fn refused_value(function: &str, value: u32, code: CUresult) {
     tell("refused value", &format!("{function} of {value}"), &code.to_string(), "", None);
 }
 
-/// A slot of a private table that is not provided, and was called.
+/// Reports a call of a private table's slot that is not provided.
 pub fn refused_slot(table: u32, slot: usize) {
     let name = format!("{table:08x} slot {slot}");
     tell("refused slot", &name, &CUDA_ERROR_NOT_SUPPORTED.to_string(), "", Some(caller::module_outside));
 }
 
-/// A call that failed because more memory of the program would have a mirror than this setting allows.
+/// Reports a call that failed because the program's mirrored memory would exceed the limit of this setting.
 pub fn beyond(setting: &str, code: CUresult) {
     tell("beyond", setting, &code.to_string(), "", None);
 }
 
-/// A function of NVML that answered `NVML_ERROR_NOT_SUPPORTED`.
+/// Reports a function of NVML that returned `NVML_ERROR_NOT_SUPPORTED`.
 pub fn refused_nvml(name: &str) {
     tell("refused by NVML", name, &NVML_ERROR_NOT_SUPPORTED.to_string(), "", None);
 }
 
-/// A name that `cuGetProcAddress` did not find, for a program built for `version`. A symbol that is exported is not
-/// missing: programs that ask for it in place of its base name also find it by `dlsym`.
+/// Reports a name that `cuGetProcAddress` did not find, for a program built for `version`. An exported symbol is not
+/// reported: programs that request it in place of its base name also find it by `dlsym`.
 pub fn unknown_function(name: &str, version: u32) {
     if !is_exported(name) {
         tell("unknown function", name, &version.to_string(), "", Some(caller::module_outside));
@@ -55,22 +55,23 @@ fn is_exported(name: &str) -> bool {
     PROC_TABLE.iter().any(|entry| entry.symbol == name || entry.per_thread == Some(name))
 }
 
-/// A private table that `cuGetExportTable` did not find.
+/// Reports a private table that `cuGetExportTable` did not find.
 pub fn unknown_table(uuid: &CUuuid) {
     let hex: String = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let reason = if is_of_the_profiler(uuid) { "the profiler is not provided" } else { "" };
     tell("unknown table", &hex, "", reason, Some(caller::module_outside));
 }
 
-/// The table that CUPTI asks for when it is to record; without it its functions answer 999.
-/// Seen: CUPTI of CUDA 13.0 (torch 2.11), and of 13.2 (torch 2.15).
+/// The table that CUPTI requests for recording. Without it CUPTI's functions return 999. Measured: CUPTI of CUDA 13.0
+/// (torch 2.11), and of 13.2 (torch 2.15).
 const OF_THE_PROFILER: [u8; 16] = *b"\x2c\x8e\x0a\xd8\x07\x10\xab\x4e\x90\xdd\x54\x71\x9f\xe5\xf7\x4b";
 
 fn is_of_the_profiler(uuid: &CUuuid) -> bool {
     uuid.bytes == OF_THE_PROFILER
 }
 
-/// The sentence to print about a table that is not found; once in a process, and only for some tables.
+/// Returns the message to print for a table that is not found, or `None`. It is returned once for each process, and
+/// only for the profiler's table.
 pub fn said_of_table(uuid: &CUuuid) -> Option<&'static str> {
     static SAID: AtomicBool = AtomicBool::new(false);
     let first = is_of_the_profiler(uuid) && !SAID.swap(true, Ordering::Relaxed);
@@ -81,24 +82,25 @@ pub fn said_of_table(uuid: &CUuuid) -> Option<&'static str> {
     )
 }
 
-/// The reason for which the function table refuses a function; "" for one that it does not refuse.
+/// Returns the reason for which the function table refuses a function, or "" if the function is not refused.
 fn reason(symbol: &str) -> &'static str {
     let base = symbol.trim_end_matches("_ptsz").trim_end_matches("_ptds");
     PROC_TABLE.iter().find(|entry| entry.symbol == base).and_then(|entry| entry.refused).unwrap_or("")
 }
 
-/// One write to a file opened for appending: lines of several threads and processes do not mix.
+/// Appends a line to the report in one write, so that lines of several threads and processes do not mix.
 fn tell(event: &str, name: &str, detail: &str, reason: &str, module: Option<fn() -> Option<String>>) {
     static PATH: OnceLock<Option<OsString>> = OnceLock::new();
     let Some(path) = PATH.get_or_init(|| std::env::var_os("REMOTEGPU_REPORT")) else { return };
     let module = module.and_then(|module| module()).unwrap_or_default();
-    // A report that cannot be written is no reason to disturb the program.
+    // An error of the report must not affect the program.
     if let Ok(mut file) = OpenOptions::new().append(true).open(path) {
         let _ = file.write_all(line(std::process::id(), event, name, detail, reason, &module).as_bytes());
     }
 }
 
-/// Formats a line with tabs between fields; names come from the program and may contain anything.
+/// Formats a line with tabs between its fields. Names come from the program and may contain any byte, so they are
+/// escaped.
 fn line(process: u32, event: &str, name: &str, detail: &str, reason: &str, module: &str) -> String {
     format!("{process}\t{event}\t{}\t{detail}\t{reason}\t{}\n", name.escape_default(), module.escape_default())
 }

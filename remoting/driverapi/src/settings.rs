@@ -1,22 +1,23 @@
-//! CUDA's own environment variables, which mean the same to the client and the software GPU. Variables that leave the
-//! effect to the driver (`CUDA_DEVICE_MAX_CONNECTIONS`) make no difference to a program's results.
+//! CUDA's own environment variables, with the same meaning for the client and the software GPU. Variables that only
+//! tune the driver (`CUDA_DEVICE_MAX_CONNECTIONS`) do not change a program's results and are ignored.
 
 use crate::constants::{CU_MODULE_EAGER_LOADING, CU_MODULE_LAZY_LOADING, CUmoduleLoadingMode};
 use std::env;
 use std::sync::OnceLock;
 
-/// Whether a launch returns only when its kernel has ended. Asked at every launch, so read once.
+/// Whether a launch blocks until its kernel ends (`CUDA_LAUNCH_BLOCKING`). The variable is read once, because every
+/// launch calls this function.
 pub fn launch_blocking() -> bool {
     static BLOCKING: OnceLock<bool> = OnceLock::new();
     *BLOCKING.get_or_init(|| env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|value| is_on(&value)))
 }
 
-/// Any number but 0.
+/// Whether the value is a number other than 0.
 fn is_on(value: &str) -> bool {
     value.trim().parse::<i64>().is_ok_and(|number| number != 0)
 }
 
-/// The answer of `cuModuleGetLoadingMode`.
+/// Returns the result of `cuModuleGetLoadingMode`.
 pub fn module_loading() -> CUmoduleLoadingMode {
     match env::var("CUDA_MODULE_LOADING").as_deref() {
         Ok("EAGER") => CU_MODULE_EAGER_LOADING,
@@ -31,7 +32,8 @@ pub fn loads_eagerly() -> bool {
 
 pub const DEVICE_ORDER: &str = "CUDA_DEVICE_ORDER";
 
-/// Puts devices in the order of their PCI addresses, if that is what `DEVICE_ORDER` says. NVML counts them as CUDA does.
+/// Sorts devices by their PCI addresses if `order`, the value of `DEVICE_ORDER`, requires it. NVML uses the same order
+/// as CUDA.
 pub fn put_in_order<T, Address: Ord>(order: Option<&str>, devices: &mut [T], address: impl FnMut(&T) -> Address) {
     if order == Some("PCI_BUS_ID") {
         devices.sort_by_key(address);

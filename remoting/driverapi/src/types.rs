@@ -1,7 +1,7 @@
 //! C types of the CUDA driver interface on x86-64 Linux.
 //!
-//! Handles are plain pointers: a driver decides what they point to, and a program may pass any value.
-//! Sizes and offsets are checked in `layout_tests` against numbers measured with the CUDA 13.5 headers.
+//! Handles are plain pointers. Only a driver knows what they point to, and a program may pass any value. `layout_tests`
+//! compares sizes and offsets with numbers measured with the CUDA 13.5 headers.
 
 #![allow(non_camel_case_types, non_snake_case)]
 
@@ -50,13 +50,13 @@ pub type CUlogIterator = c_uint;
 pub type cuuint32_t = u32;
 pub type cuuint64_t = u64;
 
-/// A host function a stream runs (`cuLaunchHostFunc`).
+/// A host function that a stream runs (`cuLaunchHostFunc`).
 pub type CUhostFn = Option<unsafe extern "C" fn(userData: *mut c_void)>;
-/// A callback a stream runs, with the stream's status (`cuStreamAddCallback`).
+/// A callback that a stream runs. It gets the stream's status (`cuStreamAddCallback`).
 pub type CUstreamCallback = Option<unsafe extern "C" fn(hStream: CUstream, status: CUresult, userData: *mut c_void)>;
-/// Dynamic shared memory for a block size (`cuOccupancyMaxPotentialBlockSize`).
+/// A callback that returns the dynamic shared memory of a block size, in bytes (`cuOccupancyMaxPotentialBlockSize`).
 pub type CUoccupancyB2DSize = Option<unsafe extern "C" fn(blockSize: c_int) -> usize>;
-/// A sink for log messages (`cuLogsRegisterCallback`).
+/// A callback for log messages (`cuLogsRegisterCallback`).
 pub type CUlogsCallback =
     Option<unsafe extern "C" fn(data: *mut c_void, level: c_uint, message: *mut c_char, length: usize)>;
 
@@ -90,7 +90,7 @@ pub struct CUmemPoolPtrExportData {
     pub reserved: [u8; 64],
 }
 
-/// Filled by the old `cuDeviceGetProperties`.
+/// The result of the old `cuDeviceGetProperties`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUdevprop {
@@ -120,7 +120,7 @@ pub struct CUctxCigParam {
     pub sharedData: *mut c_void,
 }
 
-/// Parameters of `cuCtxCreate_v4`.
+/// The parameters of `cuCtxCreate_v4`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUctxCreateParams {
@@ -169,7 +169,8 @@ pub struct CUlaunchMemSyncDomainMap {
     pub remote: c_uchar,
 }
 
-/// The attribute's id says which field is used; `scalar` serves all the plain integers and enumerations.
+/// The value of a launch attribute. The attribute's id selects the field; `scalar` is used for all integers and
+/// enumerations.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union CUlaunchAttributeValue {
@@ -191,7 +192,7 @@ pub struct CUlaunchAttribute {
 }
 
 impl CUlaunchAttribute {
-    /// `words`: the bytes of the value, as little-endian numbers.
+    /// Creates an attribute. `words` are the bytes of the value as little-endian numbers.
     pub fn new(id: CUlaunchAttributeID, words: [u64; 8]) -> Self {
         let mut pad = [0; 64];
         for (bytes, word) in pad.chunks_exact_mut(8).zip(words) {
@@ -216,7 +217,7 @@ pub struct CUlaunchConfig {
     pub numAttrs: c_uint,
 }
 
-/// One kernel of `cuLaunchCooperativeKernelMultiDevice`.
+/// The launch of one kernel by `cuLaunchCooperativeKernelMultiDevice`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_LAUNCH_PARAMS {
@@ -253,7 +254,8 @@ pub struct CUDA_MEMCPY2D {
     pub Height: usize,
 }
 
-/// The peer form names contexts where the plain form has reserved words; the layout is one.
+/// The description of a box copy. The peer form has contexts where the plain form has reserved words; the layout is the
+/// same.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMCPY3D_PEER {
@@ -286,7 +288,7 @@ pub struct CUDA_MEMCPY3D_PEER {
 
 pub type CUDA_MEMCPY3D = CUDA_MEMCPY3D_PEER;
 
-/// One end of a box copy, without offsets. Pitch and slice are in bytes.
+/// The source or destination of a box copy, without offsets. Pitch and slice are in bytes.
 pub struct BoxEnd {
     pub kind: CUmemorytype,
     pub address: u64,
@@ -309,7 +311,7 @@ impl BoxEnd {
 }
 
 impl CUDA_MEMCPY3D_PEER {
-    /// A copy of `extent`: bytes of a row, rows, slices.
+    /// Describes a copy of `extent`: bytes of a row, rows, slices.
     pub fn between(to: &BoxEnd, from: &BoxEnd, extent: [u64; 3]) -> Self {
         Self {
             srcXInBytes: 0,
@@ -361,7 +363,7 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR {
     pub Flags: c_uint,
 }
 
-/// One operation of a batch: the form for waits and writes, of which a barrier uses the first two words. In C it is a
+/// One operation of a batch, in the form for waits and writes. A barrier uses the first two words. In C this is a
 /// union.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -375,7 +377,8 @@ pub struct CUstreamBatchMemOpParams {
     pub pad: u64,
 }
 
-/// One side of a copy of a batch of boxes, in the form for pointers. In C it is a union with the form for arrays.
+/// The source or destination of a copy in a batch, in the form for pointers. In C this is a union with the form for
+/// arrays.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUmemcpy3DOperand {
@@ -399,11 +402,11 @@ pub struct CUDA_MEMCPY3D_BATCH_OP {
 }
 
 impl CUDA_MEMCPY3D_BATCH_OP {
-    /// The same copy as a box between unified addresses. The order of access is a hint: reading the source at the call or
-    /// in the stream's order is right for each.
+    /// Returns the copy as a box between unified addresses. The order of access is ignored: both a read at the call and
+    /// a read in the stream's order are correct.
     ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_SUPPORTED` for arrays, `CUDA_ERROR_INVALID_VALUE` for what is no copy.
+    /// `CUDA_ERROR_NOT_SUPPORTED` for arrays; `CUDA_ERROR_INVALID_VALUE` for an invalid copy.
     pub fn as_box(&self) -> Result<CUDA_MEMCPY3D_PEER, CUresult> {
         let Self { width, height, depth, .. } = *self;
         let known = (CU_MEMCPY_SRC_ACCESS_ORDER_STREAM..=CU_MEMCPY_SRC_ACCESS_ORDER_ANY).contains(&self.srcAccessOrder);
@@ -482,14 +485,14 @@ pub struct CUmemcpyAttributes {
     pub flags: c_uint,
 }
 
-/// A tensor map is opaque to programs; kernels read it from parameter memory.
+/// A tensor map. It is opaque to programs; kernels read it from parameter memory.
 #[repr(C, align(128))]
 #[derive(Clone, Copy, Debug)]
 pub struct CUtensorMap {
     pub opaque: [u64; 16],
 }
 
-/// Edge data of a graph dependency (the `_v2` graph functions and `cuStreamGetCaptureInfo_v3`).
+/// The properties of an edge of a graph, for the `_v2` graph functions and `cuStreamGetCaptureInfo_v3`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CUgraphEdgeData {
@@ -499,7 +502,7 @@ pub struct CUgraphEdgeData {
     pub reserved: [c_uchar; 5],
 }
 
-/// The form before CUDA 12.
+/// The parameters of a kernel node before CUDA 12.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
@@ -515,7 +518,7 @@ pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
     pub extra: *mut *mut c_void,
 }
 
-/// The older form, followed by the fields of CUDA 12.
+/// The parameters of a kernel node: the older form, followed by the fields of CUDA 12.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_KERNEL_NODE_PARAMS {
@@ -557,7 +560,7 @@ pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
     pub result_out: c_uint,
 }
 
-/// Filled by `cuGraphExecUpdate_v2`.
+/// The result of `cuGraphExecUpdate_v2`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUgraphExecUpdateResultInfo {
@@ -567,10 +570,10 @@ pub struct CUgraphExecUpdateResultInfo {
 }
 
 impl CUgraphExecUpdateResultInfo {
-    /// The result of the call itself.
+    /// Returns the result of the call itself.
     ///
     /// # Errors
-    /// `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE` if the graph did not fit.
+    /// `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE` if the graph could not be updated.
     pub fn answer(&self) -> Result<(), CUresult> {
         match self.result {
             CU_GRAPH_EXEC_UPDATE_SUCCESS => Ok(()),
@@ -588,7 +591,7 @@ pub struct CUDA_MEMCPY_NODE_PARAMS {
     pub copyParams: CUDA_MEMCPY3D,
 }
 
-/// Includes the context, which `cuGraphAddMemsetNode` takes next to its parameters.
+/// The parameters of a memset node with its context. `cuGraphAddMemsetNode` takes the context as a separate argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMSET_NODE_PARAMS_v2 {
@@ -614,7 +617,8 @@ pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
 }
 
 impl CUDA_MEM_ALLOC_NODE_PARAMS {
-    /// Whether it asks for memory of one device that no other reads and no handle exports. `readers`: its `accessDescs`.
+    /// Whether the request is for one device's memory that no other device accesses and no handle exports. `readers` is
+    /// its list `accessDescs`.
     pub fn is_plain(&self, readers: &[CUmemAccessDesc]) -> bool {
         let CUmemPoolProps { allocType, handleTypes, location, .. } = self.poolProps;
         allocType == CU_MEM_ALLOCATION_TYPE_PINNED
@@ -624,7 +628,7 @@ impl CUDA_MEM_ALLOC_NODE_PARAMS {
             && self.bytesize != 0
     }
 
-    /// The parameters to report for memory that a node allocated.
+    /// Returns the parameters to report for memory that a node allocated.
     pub fn of(device: c_int, size: u64, address: CUdeviceptr) -> Self {
         let location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
         Self {
@@ -646,7 +650,7 @@ impl CUDA_MEM_ALLOC_NODE_PARAMS {
     }
 }
 
-/// The parameters of a node of any type: `cuGraphAddNode`.
+/// The parameters of a node of any type for `cuGraphAddNode`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union CUgraphNodeParams_union {
@@ -662,7 +666,7 @@ pub union CUgraphNodeParams_union {
     pub bytes: [u64; 29],
 }
 
-/// The graphs are the driver's own list, as long-lived as the node.
+/// The parameters of a conditional node. The driver owns the list of graphs, which exists as long as the node.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_CONDITIONAL_NODE_PARAMS {

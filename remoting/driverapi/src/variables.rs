@@ -1,5 +1,4 @@
-//! Properties of an image's memory that its kernels keep from launch to launch: its variables, and whether they
-//! allocate.
+//! The state that kernels of an image keep from launch to launch: variables, and memory from `malloc`.
 
 use crate::cubin;
 use crate::fatbin::Kind;
@@ -7,16 +6,19 @@ use crate::image::{Image, ImageError, parse};
 use crate::ptx_variables;
 use std::collections::BTreeSet;
 
-/// The variables of all images of a module.
+/// The persistent state of all images of a module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Variables {
-    /// Names in `.global` and `.const`, for every architecture: the driver loads one, and knows the names of that one.
+    /// Names of the variables in `.global` and `.const`, for every architecture. The driver loads one architecture and
+    /// has only its names.
     pub names: BTreeSet<String>,
-    /// Kernels call `malloc`, whose memory no function of CUDA can reach.
+    /// Whether kernels call `malloc`. No CUDA function can access that memory.
     pub allocates: bool,
 }
 
 impl Variables {
+    /// Reads the variables of a module's images.
+    ///
     /// # Errors
     /// If an image cannot be read.
     pub fn of(images: &[&[u8]]) -> Result<Variables, ImageError> {

@@ -1,10 +1,10 @@
-//! A texture's view of an array: as texels of another format, or as some of its layers (`cuTexObjectCreate`).
+//! A texture's view of an array: the array's texels in another format, or some of its layers (`cuTexObjectCreate`).
 
 use crate::arrays::{CUDA_RESOURCE_VIEW_DESC, Format, Shape, Texel};
 use crate::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
 use crate::types::CUresult;
 
-/// The formats that a view may have; those of compressed blocks come behind them.
+/// The uncompressed formats that a view may have. In the numbering of cuda.h the compressed formats follow them.
 const PLAIN: [Format; 8] = [
     Format::Unsigned(1),
     Format::Signed(1),
@@ -18,16 +18,16 @@ const PLAIN: [Format; 8] = [
 const CU_RES_VIEW_FORMAT_NONE: u32 = 0;
 const CU_RES_VIEW_FORMAT_SIGNED_BC7: u32 = 0x22;
 
-/// A view, checked.
+/// A checked view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     pub texel: Texel,
     pub first_layer: u64,
-    /// Layers, or slices.
+    /// The number of layers, or of slices.
     pub depth: u64,
 }
 
-/// `CUDA_RESOURCE_VIEW_DESC` as words, without what is reserved.
+/// `CUDA_RESOURCE_VIEW_DESC` as words, without its reserved words.
 pub type ViewWords = [u64; 8];
 
 impl CUDA_RESOURCE_VIEW_DESC {
@@ -53,10 +53,11 @@ impl CUDA_RESOURCE_VIEW_DESC {
         }
     }
 
+    /// Checks the description as a view of an array. The view's extents must be the array's (0 or 1 for a dimension
+    /// that the array does not have), and its texels must have the same size (the size check is not measured).
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for what is no view of such an array: its sides are the array's (one that an array has
-    /// not is 0 or 1), and texels are as large as the array's (not measured). `CUDA_ERROR_NOT_SUPPORTED` for compressed
-    /// blocks.
+    /// `CUDA_ERROR_INVALID_VALUE` for a view that does not match; `CUDA_ERROR_NOT_SUPPORTED` for compressed formats.
     pub fn read(&self, array: &Shape) -> Result<View, CUresult> {
         let sides = [self.width, self.height, self.depth].map(|side| side.max(1) as u64);
         let layers = u64::from(self.firstLayer)..=u64::from(self.lastLayer);
@@ -115,7 +116,7 @@ mod tests {
     fn texels_are_read_in_any_format_as_large() {
         let view = |number| read(&ARRAY, &[(0, number)]).map(|view| (view.texel.format, view.texel.channels));
         assert_eq!(view(0), Ok((Format::Unsigned(1), 4)));
-        // As cuda.h numbers them.
+        // The numbers are those of cuda.h.
         assert_eq!(view(0x03), Ok((Format::Unsigned(1), 4)));
         assert_eq!(view(0x06), Ok((Format::Signed(1), 4)));
         assert_eq!(view(0x08), Ok((Format::Unsigned(2), 2)));

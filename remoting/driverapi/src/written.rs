@@ -1,7 +1,8 @@
-//! Finds the written pages, as the kernel notes them: asynchronous write protection of userfaultfd, and PAGEMAP_SCAN
-//! (<https://docs.kernel.org/admin-guide/mm/pagemap.html>, Linux 6.7). It does not see all writes: not those of other
-//! mappings of the same memory, nor of devices into pages that they hold (O_DIRECT and io_uring that began before,
-//! RDMA).
+//! Finds written pages with the kernel's write tracking: asynchronous write protection of userfaultfd, and PAGEMAP_SCAN
+//! (<https://docs.kernel.org/admin-guide/mm/pagemap.html>, Linux 6.7).
+//!
+//! Some writes are not tracked: those through other mappings of the same memory, and those of devices to pages that
+//! they hold (RDMA, and O_DIRECT and io_uring requests that began earlier).
 
 use crate::descriptors::apart;
 use std::fs::File;
@@ -10,7 +11,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 pub const PAGE: usize = 4096;
-/// A process's view of its own memory. A process that becomes non-dumpable has to open it before.
+/// The file with a process's own page map. A process that becomes non-dumpable must open it before that.
 pub const PAGEMAP: &str = "/proc/self/pagemap";
 
 const UFFD_API: u64 = 0xAA;
@@ -71,27 +72,29 @@ struct PageRegion {
     categories: u64,
 }
 
-/// The kernel's notes of this process's writes.
+/// The kernel's record of the pages that this process writes.
 pub struct Notes {
     faults: OwnedFd,
     pagemap: OwnedFd,
 }
 
 impl Notes {
+    /// Opens the page map and starts the tracking.
+    ///
     /// # Errors
-    /// The kernel's, if it cannot note writes or does not see a trial write.
+    /// The kernel's error if it cannot track writes, or an error if it misses a trial write.
     pub fn open() -> io::Result<Notes> {
         let pagemap = apart(|| File::open(PAGEMAP))?;
         Notes::with(pagemap.into())
     }
 
-    /// Uses an open [`PAGEMAP`].
+    /// Starts the tracking with an open [`PAGEMAP`].
     ///
     /// # Errors
-    /// As [`Notes::open`].
+    /// The errors of [`Notes::open`].
     pub fn with(pagemap: OwnedFd) -> io::Result<Notes> {
         let faults = apart(|| {
-            // SAFETY: takes numbers only; a new descriptor or -1.
+            // SAFETY: takes numbers only and returns a new descriptor or -1.
             match unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | UFFD_USER_MODE_ONLY) } {
                 -1 => Err(io::Error::last_os_error()),
                 // SAFETY: the descriptor is new.
@@ -110,7 +113,7 @@ impl Notes {
         [self.faults.as_fd(), self.pagemap.as_fd()]
     }
 
-    /// Whether the kernel sees a store, and a write of its own.
+    /// Checks that the kernel tracks a store by this process, and a write by the kernel.
     fn has_what_is_written(&self) -> io::Result<()> {
         let trial = Trial::new(2)?;
         let pages = trial.pages(0..2);
@@ -128,27 +131,28 @@ impl Notes {
         }
     }
 
-    /// Begins to note writes to these whole pages.
+    /// Starts to track writes to these pages. The range must consist of whole pages.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn register(&self, pages: &Range<usize>) -> io::Result<()> {
         let range = UffdioRange { start: pages.start as u64, len: pages.len() as u64 };
         let mut register = UffdioRegister { range, mode: UFFDIO_REGISTER_MODE_WP, ioctls: 0 };
         control(&self.faults, UFFDIO_REGISTER, &mut register)
     }
 
-    /// Stops noting these pages. Also called for a hole in a file, whose pages the kernel does not report.
+    /// Stops the tracking of these pages. Also call it for a hole in a file, whose pages the kernel does not report.
     pub fn unregister(&self, pages: &Range<usize>) {
         let mut range = UffdioRange { start: pages.start as u64, len: pages.len() as u64 };
-        // Unmapped memory is not registered any more.
+        // An error is ignored: unmapped memory is not registered any more.
         let _ = control(&self.faults, UFFDIO_UNREGISTER, &mut range);
     }
 
-    /// Returns the registered pages written since the last call, in order; at first, all.
+    /// Returns the registered pages that were written since the last call, in order. The first call returns all pages.
     ///
     /// # Errors
-    /// The kernel's, where some are not registered: they may have been mapped again. The pages found before are lost.
+    /// The kernel's error if some pages are not registered, for example after a new mapping. The pages found before the
+    /// error are lost.
     pub fn take(&self, pages: &Range<usize>) -> io::Result<Vec<Range<usize>>> {
         let (mut regions, mut written) = ([PageRegion::default(); 64], Vec::<Range<usize>>::new());
         let mut scan = PmScanArg {
@@ -163,7 +167,7 @@ impl Notes {
         };
         while scan.walk_end < scan.end {
             (scan.start, scan.vec) = (scan.walk_end, regions.as_mut_ptr().expose_provenance() as u64);
-            // SAFETY: the structure has the kernel's layout, and its vector as many regions as it says.
+            // SAFETY: the structure has the kernel's layout, and its vector has as many regions as `vec_len`.
             let found = unsafe { libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
             let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;
             written.extend(regions[..found].iter().map(|region| region.start as usize..region.end as usize));
@@ -173,14 +177,14 @@ impl Notes {
 }
 
 fn control<T>(descriptor: &OwnedFd, request: u64, argument: &mut T) -> io::Result<()> {
-    // SAFETY: each caller gives the structure that the request takes.
+    // SAFETY: each caller passes the structure that the request requires.
     match unsafe { libc::ioctl(descriptor.as_raw_fd(), request, std::ptr::from_mut(argument)) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// Pages for a trial.
+/// A private mapping for a trial of the tracking.
 struct Trial {
     start: usize,
     count: usize,
@@ -207,12 +211,12 @@ impl Trial {
     }
 
     fn store(&self, page: usize) {
-        // SAFETY: a byte of the mapping, which only this value has.
+        // SAFETY: the byte is in the mapping, which only this value uses.
         unsafe { self.first_byte(page).write_volatile(1) }
     }
 
     fn store_by_the_kernel(&self, page: usize) -> io::Result<()> {
-        // SAFETY: as in `store`; one byte is written.
+        // SAFETY: the same as in `store`; one byte is written.
         match unsafe { libc::syscall(libc::SYS_getrandom, self.first_byte(page), 1, 0) } {
             1 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -222,7 +226,7 @@ impl Trial {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new`, and is used no more.
+        // SAFETY: `new` created the mapping, and no code uses it any more.
         unsafe { libc::munmap(self.first_byte(0).cast(), self.count * PAGE) };
     }
 }
@@ -233,7 +237,7 @@ mod tests {
 
     const PAGES: usize = 64;
 
-    /// Memory whose writes the kernel notes, and all its pages.
+    /// Returns memory whose writes are tracked, and the range of its pages.
     fn followed() -> (Notes, Trial, Range<usize>) {
         let notes = Notes::open().expect("Linux 6.7, where userfaultfd is allowed");
         let memory = Trial::new(PAGES).expect("memory");
@@ -255,7 +259,7 @@ mod tests {
         // SAFETY: a byte of the memory.
         assert_eq!(unsafe { memory.first_byte(3).read_volatile() }, 1, "to read is not to write");
         assert_eq!(notes.take(&all).expect("known"), []);
-        // More of them than one answer has.
+        // Write more regions than one scan returns.
         (0..PAGES).step_by(2).for_each(|page| memory.store(page));
         let found = notes.take(&all).expect("known");
         assert_eq!(found.iter().map(Range::len).sum::<usize>(), PAGES / 2 * PAGE);
@@ -277,7 +281,7 @@ mod tests {
         notes.take(&all).expect("known");
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: replaces a page of the memory, which is used no more.
+        // SAFETY: replaces a page of the memory that is not used any more.
         unsafe { libc::mmap(memory.first_byte(5).cast(), PAGE, access, flags, -1, 0) };
         assert!(notes.take(&all).is_err());
         notes.register(&all).expect("private memory");

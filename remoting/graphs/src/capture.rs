@@ -5,7 +5,7 @@
 //! they name no code, a comment gives our answer.
 
 use crate::edge::{distinct, merge};
-use crate::graph::is_kernel;
+use crate::work::is_kernel;
 use crate::{Dependency, Edge, Node, NodeId, Result, SharedGraph, Work, lock};
 use driverapi::constants::{
     CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,

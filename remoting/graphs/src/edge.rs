@@ -1,12 +1,15 @@
-//! The data of an edge: `CUgraphEdgeData`.
+//! Edges: what they wait for (`CUgraphEdgeData`), and the node that they come from.
 
-use crate::{NodeId, Result};
+use crate::Result;
 use driverapi::constants::{
     CU_GRAPH_DEPENDENCY_TYPE_DEFAULT, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC, CU_GRAPH_KERNEL_NODE_PORT_DEFAULT,
     CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER, CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC,
 };
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::types::CUgraphEdgeData;
+
+/// The program's handle of a node. No two nodes of a process share one, and later nodes have larger ones.
+pub type NodeId = usize;
 
 /// All 0 for an ordinary one. Of two between the same nodes the lesser one waits for more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

@@ -1,13 +1,10 @@
 //! Nodes and the edges between them.
 
 use crate::user_object::Held;
-use crate::{Dependency, Edge, Owner, Result, Work};
-use driverapi::constants::CU_GRAPH_NODE_TYPE_KERNEL;
+use crate::{Dependency, Edge, NodeId, Result};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The program's handle of a node. No two nodes of a process share one, and later nodes have larger ones.
-pub type NodeId = usize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Clone, Debug)]
 pub struct Node<W> {
@@ -16,7 +13,7 @@ pub struct Node<W> {
     pub original: Option<NodeId>,
     /// Whether an executable runs it: `cuGraphNodeSetEnabled`.
     pub enabled: bool,
-    after: Vec<Dependency>,
+    pub(crate) after: Vec<Dependency>,
 }
 
 impl<W> Node<W> {
@@ -26,20 +23,22 @@ impl<W> Node<W> {
     }
 }
 
-impl<W: Work> Node<W> {
-    /// Changes its work, within the same kind. Returns the old work.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for work of another kind.
-    pub fn set_work(&mut self, work: W) -> Result<W> {
-        check(self.work.kind() == work.kind())?;
-        Ok(std::mem::replace(&mut self.work, work))
-    }
+/// The owner of a graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Owner {
+    #[default]
+    Program,
+    /// A node's: a copy that it was given.
+    Node,
+    /// A conditional node's, which chooses from it.
+    Choice,
+    /// A node's, to which the program gave its own (`CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`).
+    Moved,
 }
 
 #[derive(Clone, Debug)]
 pub struct Graph<W> {
-    nodes: BTreeMap<NodeId, Node<W>>,
+    pub(crate) nodes: BTreeMap<NodeId, Node<W>>,
     /// User objects that live as long as the graph.
     pub(crate) held: Vec<Held>,
     pub(crate) owner: Owner,
@@ -51,12 +50,16 @@ impl<W> Default for Graph<W> {
     }
 }
 
-fn check(valid: bool) -> Result<()> {
-    if valid { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
+/// A graph that the program holds and a capture may write to.
+pub type SharedGraph<W> = Arc<Mutex<Graph<W>>>;
+
+/// A graph stays usable after a panic: each change is made at once.
+pub fn lock<W>(graph: &SharedGraph<W>) -> MutexGuard<'_, Graph<W>> {
+    graph.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn is_kernel(kind: u32) -> bool {
-    kind == CU_GRAPH_NODE_TYPE_KERNEL
+pub(crate) fn check(valid: bool) -> Result<()> {
+    if valid { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
 impl<W> Graph<W> {
@@ -173,81 +176,6 @@ impl<W> Graph<W> {
     pub fn clone_of(&self, original: NodeId) -> Result<NodeId> {
         let found = self.nodes().find(|(_, node)| node.original == Some(original));
         found.map(|(id, _)| id).ok_or(CUDA_ERROR_INVALID_VALUE)
-    }
-}
-
-impl<W: Work> Graph<W> {
-    /// Adds a node that waits for others of this graph.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a dependency that is given twice or not of this graph, or an edge that the
-    /// nodes cannot have; `CUDA_ERROR_NOT_SUPPORTED` for memory nodes in a graph that is a child graph node's.
-    pub fn add(&mut self, id: NodeId, work: W, after: &[Dependency]) -> Result<()> {
-        let distinct: BTreeSet<_> = after.iter().collect();
-        check(distinct.len() == after.len())?;
-        after.iter().try_for_each(|each| self.check_edge(*each, work.kind()))?;
-        self.check_memory(&work)?;
-        self.nodes.insert(id, Node { work, original: None, enabled: true, after: after.to_vec() });
-        Ok(())
-    }
-
-    /// Adds edges. None is added if one is refused.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for an edge that exists, that is given twice, whose ends are one node or not both of
-    /// this graph, or that they cannot have.
-    pub fn connect(&mut self, edges: &[(Dependency, NodeId)]) -> Result<()> {
-        let distinct: BTreeSet<_> = edges.iter().collect();
-        check(distinct.len() == edges.len())?;
-        for (from, to) in edges {
-            let node = self.node(*to)?;
-            check(from.on != *to && !node.after.contains(from))?;
-            self.check_edge(*from, node.work.kind())?;
-        }
-        for (from, to) in edges {
-            self.node_mut(*to)?.after.push(*from);
-        }
-        Ok(())
-    }
-
-    /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a node that is not of this graph, or an edge that no node can have from it.
-    pub(crate) fn check_sources(&self, dependencies: &[Dependency]) -> Result<()> {
-        dependencies.iter().try_for_each(|each| self.check_edge(*each, CU_GRAPH_NODE_TYPE_KERNEL))
-    }
-
-    fn check_edge(&self, from: Dependency, to_kind: u32) -> Result<()> {
-        check(from.edge.suits(is_kernel(self.node(from.on)?.work.kind()), is_kernel(to_kind)))
-    }
-
-    /// Changes a node's work, within the same kind. Returns the old work.
-    ///
-    /// # Errors
-    /// As [`Node::set_work`] and [`Self::node`].
-    pub fn set_work(&mut self, id: NodeId, work: W) -> Result<W> {
-        self.node_mut(id)?.set_work(work)
-    }
-
-    /// Whether the graph or one within it allocates or frees memory.
-    pub fn uses_memory(&self) -> bool {
-        self.nodes.values().any(|node| match node.work.child() {
-            Some(child) => crate::lock(child).uses_memory(),
-            None => node.work.memory().is_some(),
-        })
-    }
-
-    /// Whether the graph or one within it has a conditional node.
-    pub fn has_conditions(&self) -> bool {
-        let within = |node: &Node<W>| node.work.child().is_some_and(|child| crate::lock(child).has_conditions());
-        self.nodes.values().any(|node| !node.work.bodies().is_empty() || within(node))
-    }
-
-    /// Whether user objects live as long as the graph or one within it.
-    pub fn holds_objects(&self) -> bool {
-        let child_holds = |node: &Node<W>| {
-            node.work.child().into_iter().chain(node.work.bodies()).any(|within| crate::lock(within).holds_objects())
-        };
-        !self.held.is_empty() || self.nodes.values().any(child_holds)
     }
 }
 

@@ -4,10 +4,8 @@
 //! for it, as long as an executable graph allocates or frees it or the program has it: it is *backed*. A launch decides
 //! whether the memory is the program's: then it is *live* until a node or a call frees it.
 
-use crate::{Graph, Result, Work, steps};
-use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use crate::Result;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub struct Memory {
     pub address: u64,
@@ -35,7 +33,11 @@ pub trait Place: Send + Sync {
 }
 
 impl Memory {
-    fn users(&self) -> MutexGuard<'_, usize> {
+    pub(crate) fn new((address, size): (u64, u64), device: i32, place: impl Place + 'static) -> Arc<Self> {
+        Arc::new(Memory { address, size, device, place: Box::new(place), users: Mutex::new(0) })
+    }
+
+    pub(crate) fn users(&self) -> MutexGuard<'_, usize> {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -47,10 +49,10 @@ impl Drop for Memory {
 }
 
 /// Memory is backed as long as one of these exists.
-pub struct Backed(Arc<Memory>);
+pub struct Backed(pub(crate) Arc<Memory>);
 
 impl Backed {
-    fn new(memory: &Arc<Memory>) -> Result<Backed> {
+    pub(crate) fn new(memory: &Arc<Memory>) -> Result<Backed> {
         let mut users = memory.users();
         if *users == 0 {
             memory.place.back()?;
@@ -75,148 +77,4 @@ impl Drop for Backed {
 pub enum MemoryUse {
     Allocates,
     Frees,
-}
-
-/// Bytes of graphs' memory on a device.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct MemoryState {
-    pub used: u64,
-    pub most_used: u64,
-    pub reserved: u64,
-    pub most_reserved: u64,
-}
-
-#[derive(Default)]
-struct Tables {
-    /// Memory of nodes, by address.
-    known: BTreeMap<u64, Weak<Memory>>,
-    live: BTreeMap<u64, Arc<Backed>>,
-    /// Used and reserved at most, by device.
-    most: BTreeMap<i32, (u64, u64)>,
-}
-
-#[derive(Default)]
-pub struct Memories(Mutex<Tables>);
-
-fn used(live: &BTreeMap<u64, Arc<Backed>>, device: i32) -> u64 {
-    live.values().filter(|backed| backed.0.device == device).map(|backed| backed.0.size).sum()
-}
-
-impl Tables {
-    fn sums(&self, device: i32) -> (u64, u64) {
-        let known = self.known.values().filter_map(Weak::upgrade);
-        let reserved = known.filter(|memory| memory.device == device && *memory.users() > 0);
-        let reserved = reserved.map(|memory| memory.size).sum();
-        (used(&self.live, device), reserved)
-    }
-
-    fn note_most(&mut self, device: i32) {
-        let now = self.sums(device);
-        let most = self.most.entry(device).or_default();
-        *most = (most.0.max(now.0), most.1.max(now.1));
-    }
-}
-
-impl Memories {
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes a new node's memory, whose place is given up when no graph and no program has it any more.
-    pub fn add(&self, (address, size): (u64, u64), device: i32, place: impl Place + 'static) -> Arc<Memory> {
-        let memory = Arc::new(Memory { address, size, device, place: Box::new(place), users: Mutex::new(0) });
-        let mut tables = self.tables();
-        tables.known.retain(|_, known| known.strong_count() > 0);
-        tables.known.insert(address, Arc::downgrade(&memory));
-        memory
-    }
-
-    /// Backs the memory that a graph allocates or frees: for an executable, as long as it keeps the returned value.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`, and nothing is backed; `CUDA_ERROR_INVALID_VALUE` for a cycle.
-    pub fn back<W: Work>(&self, graph: &Graph<W>) -> Result<Vec<Backed>> {
-        if !graph.uses_memory() {
-            return Ok(Vec::new());
-        }
-        let works: Vec<W> = steps(graph)?.into_iter().filter_map(|step| step.work).collect();
-        let memories = works.iter().filter_map(Work::memory);
-        let backed: Vec<Backed> = memories.map(|(_, memory)| Backed::new(memory)).collect::<Result<_>>()?;
-        let mut tables = self.tables();
-        backed.iter().for_each(|backed| tables.note_most(backed.0.device));
-        Ok(backed)
-    }
-
-    /// The memory of a node, by its address.
-    pub fn get(&self, address: u64) -> Option<Arc<Memory>> {
-        self.tables().known.get(&address).and_then(Weak::upgrade)
-    }
-
-    /// Applies a launch to the memory that its nodes allocate and free: does nothing if it is refused.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if memory would be allocated that the program still has, or freed that it has not.
-    pub fn launch<W: Work>(&self, graph: &Graph<W>, frees_first: bool) -> Result<()> {
-        if !graph.uses_memory() {
-            return Ok(());
-        }
-        let works: Vec<W> = steps(graph)?.into_iter().filter_map(|step| step.work).collect();
-        let mut tables = self.tables();
-        let mut live = tables.live.clone();
-        if frees_first {
-            for (_, memory) in works.iter().filter_map(Work::memory).filter(|(does, _)| *does == MemoryUse::Allocates) {
-                live.remove(&memory.address);
-            }
-        }
-        let mut most: BTreeMap<i32, u64> = BTreeMap::new();
-        for (does, memory) in works.iter().filter_map(Work::memory) {
-            let fits = match does {
-                MemoryUse::Allocates => live.insert(memory.address, Arc::new(Backed::new(memory)?)).is_none(),
-                MemoryUse::Frees => live.remove(&memory.address).is_some(),
-            };
-            if !fits {
-                return Err(CUDA_ERROR_INVALID_VALUE);
-            }
-            let now = most.entry(memory.device).or_default();
-            *now = used(&live, memory.device).max(*now);
-        }
-        let before = std::mem::replace(&mut tables.live, live);
-        for (device, bytes) in most {
-            let most = tables.most.entry(device).or_default();
-            most.0 = most.0.max(bytes);
-        }
-        drop(tables);
-        drop(before);
-        Ok(())
-    }
-
-    /// Frees what a graph allocated: `None` if the address is not of such memory.
-    ///
-    /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if it is not allocated.
-    pub fn free(&self, address: u64) -> Option<Result<()>> {
-        self.get(address)?;
-        let freed = self.tables().live.remove(&address);
-        Some(freed.map(drop).ok_or(CUDA_ERROR_INVALID_VALUE))
-    }
-
-    pub fn state(&self, device: i32) -> MemoryState {
-        let mut tables = self.tables();
-        tables.note_most(device);
-        let (used, reserved) = tables.sums(device);
-        let (most_used, most_reserved) = tables.most.get(&device).copied().unwrap_or_default();
-        MemoryState { used, most_used, reserved, most_reserved }
-    }
-
-    /// Resets the maximum of used or of reserved memory.
-    pub fn reset_most(&self, device: i32, used: bool) {
-        let mut tables = self.tables();
-        let now = tables.sums(device);
-        let most = tables.most.entry(device).or_default();
-        if used {
-            most.0 = now.0;
-        } else {
-            most.1 = now.1;
-        }
-    }
 }

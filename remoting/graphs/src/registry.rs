@@ -1,42 +1,14 @@
 //! All graphs and captures of a process, by the handles that the program has.
 
 use crate::capture::{Captures, LaunchEdges, Mode, Stream};
-use crate::memory::{Memories, Memory, MemoryUse};
 use crate::user_object::UserObjects;
-use crate::{Dependency, Graph, NodeId, Owner, Result, SharedGraph, lock};
+use crate::{Dependency, Graph, Memories, NodeId, Owner, Result, SharedGraph, Work, lock};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
-
-/// The work of a node.
-pub trait Work: Clone {
-    /// A `CUgraphNodeType`.
-    fn kind(&self) -> u32;
-
-    /// The memory that the node allocates or frees, if it does.
-    fn memory(&self) -> Option<(MemoryUse, &Arc<Memory>)>;
-
-    /// The graph that the node is, if it is one.
-    fn child(&self) -> Option<&SharedGraph<Self>>;
-
-    /// The same node for a copy of its graph.
-    #[must_use]
-    fn with_child(&self, child: SharedGraph<Self>) -> Self;
-
-    /// The graphs that a conditional node chooses from.
-    fn bodies(&self) -> &[SharedGraph<Self>] {
-        &[]
-    }
-
-    /// The same node for a copy of its graph.
-    #[must_use]
-    fn with_bodies(&self, _: Vec<SharedGraph<Self>>) -> Self {
-        self.clone()
-    }
-}
 
 pub struct Registry<W> {
     captures: Mutex<Captures<W>>,

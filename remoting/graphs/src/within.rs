@@ -1,21 +1,8 @@
 //! Graphs inside graphs: those of child graph nodes and of conditional nodes, and their owners.
 
-use crate::{Graph, Node, NodeId, Registry, Result, SharedGraph, Work, lock};
+use crate::{Graph, Node, NodeId, Owner, Registry, Result, SharedGraph, Work, lock};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
 use std::sync::{Arc, PoisonError};
-
-/// The owner of a graph.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Owner {
-    #[default]
-    Program,
-    /// A node's: a copy that it was given.
-    Node,
-    /// A conditional node's, which chooses from it.
-    Choice,
-    /// A node's, to which the program gave its own (`CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`).
-    Moved,
-}
 
 /// The graphs that a node consists of or chooses from.
 fn inside<W: Work>(work: &W) -> impl Iterator<Item = &SharedGraph<W>> {

@@ -1,13 +1,14 @@
-//! Several images that are loaded as one: what a program passes as a wrapper whose parts its linker left apart.
+//! A bundle of several images that are loaded as one: the parts of a wrapper that the linker did not merge.
 //!
-//! `RGPUIMGS`, a `u64` count, a `u64` length for each image, then the images, each at a multiple of 16 bytes.
+//! The format is `RGPUIMGS`, a `u64` count, a `u64` length for each image, then the images, each at a multiple of 16
+//! bytes.
 
 use crate::wire::Reader;
 
 const MAGIC: &[u8; 8] = b"RGPUIMGS";
 const ALIGN: usize = 16;
 
-/// The images in one; the first is the one that was linked.
+/// Returns a bundle of the images. The first one is the image that was linked.
 pub fn bundle_images(images: &[&[u8]]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend((images.len() as u64).to_le_bytes());
@@ -19,7 +20,7 @@ pub fn bundle_images(images: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// The images of a bundle; `None` if the bytes are none, or claim more than there is.
+/// Returns the images of a bundle, or `None` if the bytes are not a bundle or are truncated.
 pub fn bundled_images(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut head = Reader::new(bytes.strip_prefix(MAGIC)?);
     let count = head.get::<u64>().ok()?;

@@ -1,10 +1,10 @@
-//! Frames: a 32-byte header, then the payload. The same layout in both directions and on every carrier.
+//! Frames: a 32-byte header, then the payload. The layout is the same in both directions and on every carrier.
 
 use crate::wire::Reader;
 
 pub const HEADER_BYTES: usize = 32;
 
-/// No frame is longer; a peer that claims more is refused before anything is allocated.
+/// The maximum size of a payload in bytes. A header with a larger size is refused before memory is allocated.
 pub const MAX_PAYLOAD: usize = 16 << 20;
 
 /// The header before every payload.
@@ -13,9 +13,9 @@ pub const MAX_PAYLOAD: usize = 16 << 20;
 /// |---|---|---|
 /// | 0..4 | `len` | bytes of payload that follow |
 /// | 4..8 | `code` | a function number of the registry, or a command, reply or push of [`crate::message`] |
-/// | 8..16 | `seq` | client: 1, 2, 3, … per session; worker: the command that is answered, 0 for a push of no command; 0 in `Acknowledge` |
-/// | 16..24 | `stream_id` | the stream in whose order the command stands, 0 if in none |
-/// | 24..32 | `ack` | how many bytes of the session the sender had received when it made the frame |
+/// | 8..16 | `seq` | client: 1, 2, 3, … in a session; worker: the answered command, or 0; 0 in `Acknowledge` |
+/// | 16..24 | `stream_id` | the stream that orders the command, or 0 |
+/// | 24..32 | `ack` | bytes of the session that the sender had received when it created the frame |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Header {
     pub len: u32,
@@ -25,8 +25,8 @@ pub struct Header {
     pub ack: u64,
 }
 
-/// The reason why a byte stream cannot be a stream of frames. The connection is closed: there is no way to find the
-/// next frame.
+/// An error of a byte stream that contains an invalid header. The connection must be closed, because the next frame
+/// cannot be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameError {
     TooLong(u32),
@@ -52,6 +52,8 @@ impl Header {
         out
     }
 
+    /// Decodes a header.
+    ///
     /// # Errors
     /// `TooLong` if the payload would exceed [`MAX_PAYLOAD`].
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
@@ -67,7 +69,7 @@ impl Header {
     }
 }
 
-/// Cuts a byte stream into frames, whatever pieces it arrives in.
+/// Splits a byte stream into frames. The stream may arrive in pieces of any size.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
@@ -87,10 +89,10 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, if it has arrived.
+    /// Returns the next frame, or `None` if it has not arrived completely.
     ///
     /// # Errors
-    /// As [`Header::decode`]; the stream is then of no further use.
+    /// The errors of [`Header::decode`]. After an error the decoder cannot be used any more.
     pub fn next_frame(&mut self) -> Result<Option<(Header, &[u8])>, FrameError> {
         let rest = &self.buffer[self.start..];
         let Some(head) = rest.first_chunk::<HEADER_BYTES>() else { return Ok(None) };

@@ -1,11 +1,11 @@
-//! One direction of a session's bytes, kept until the other end has received them.
+//! A send buffer for one direction of a session, which keeps bytes until the other end has received them.
 //!
-//! When a connection breaks, the next one continues at the byte at which the other end stopped receiving. Counting
-//! bytes instead of frames makes a cut inside of a frame the same as one between two.
+//! When a connection breaks, the next one continues at the byte at which the other end stopped receiving. Offsets count
+//! bytes instead of frames, so a connection may break inside a frame.
 
 use std::collections::VecDeque;
 
-/// The other end counted bytes that it cannot have received, or that are not kept any more.
+/// An error: the other end acknowledged bytes that were not sent, or requested bytes that are not buffered any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfRange {
     pub received: u64,
@@ -22,15 +22,15 @@ impl std::fmt::Display for OutOfRange {
 
 impl std::error::Error for OutOfRange {}
 
-/// Pieces of a stream of bytes: acknowledged in part, sent in part, and the rest. Offsets count from the stream's start.
+/// A stream of bytes in pieces: acknowledged, sent or still to send. Offsets count from the stream's start.
 #[derive(Debug)]
 pub struct Kept<P> {
     pieces: VecDeque<P>,
-    /// Offset of the first kept byte.
+    /// Offset of the first buffered byte.
     first: u64,
     sent: u64,
     end: u64,
-    /// The piece that is sent next, and how many of its bytes were.
+    /// The index of the piece that is sent next, and the number of its bytes that were sent.
     next: (usize, usize),
 }
 
@@ -41,12 +41,12 @@ impl<P> Default for Kept<P> {
 }
 
 impl<P: AsRef<[u8]>> Kept<P> {
-    /// Makes an empty buffer: the other end has received all earlier bytes.
+    /// Creates an empty buffer, for a stream whose first `offset` bytes the other end has received.
     pub fn starting_at(offset: u64) -> Self {
         Kept { first: offset, sent: offset, end: offset, ..Kept::default() }
     }
 
-    /// Offset of the first byte that is kept.
+    /// Returns the offset of the first buffered byte.
     pub fn first(&self) -> u64 {
         self.first
     }
@@ -60,7 +60,7 @@ impl<P: AsRef<[u8]>> Kept<P> {
         self.pieces.push_back(piece);
     }
 
-    /// Changes the last piece, if there is one, by adding to it alone.
+    /// Appends bytes to the last piece by calling `add`. Returns `None` if there is no piece.
     pub fn extend_last<R>(&mut self, add: impl FnOnce(&mut P) -> R) -> Option<R> {
         let last = self.pieces.back_mut()?;
         let before = last.as_ref().len();
@@ -73,39 +73,39 @@ impl<P: AsRef<[u8]>> Kept<P> {
         self.pieces.back()
     }
 
-    /// The pieces, newest first, to be replaced by others with the same bytes.
+    /// Returns the pieces, newest first. The caller may replace a piece by another one with the same bytes.
     pub fn newest_first(&mut self) -> impl Iterator<Item = &mut P> {
         self.pieces.iter_mut().rev()
     }
 
-    /// Bytes that wait to be sent.
+    /// Returns the number of bytes that are not sent yet.
     pub fn unsent(&self) -> usize {
         (self.end - self.sent) as usize
     }
 
-    /// Offset of the first byte that was not sent.
+    /// Returns the offset of the first byte that is not sent yet.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// All that is kept, sent or not.
+    /// Returns the number of buffered bytes, sent or not.
     pub fn bytes(&self) -> usize {
         (self.end - self.first) as usize
     }
 
-    /// The bytes to send next, in order; no piece is empty.
+    /// Returns the bytes to send next, in order. No slice is empty.
     pub fn to_send(&self) -> impl Iterator<Item = &[u8]> {
         let (index, skip) = self.next;
         let rest = self.pieces.range(index.min(self.pieces.len())..).map(AsRef::as_ref);
         rest.enumerate().map(move |(i, bytes)| if i == 0 { &bytes[skip..] } else { bytes }).filter(|b| !b.is_empty())
     }
 
-    /// `count` bytes of [`Kept::to_send`] were sent.
+    /// Records that `count` bytes of [`Kept::to_send`] were sent.
     pub fn advance(&mut self, count: usize) {
         self.sent += count as u64;
         self.next.1 += count;
         while let Some(len) = self.pieces.get(self.next.0).map(|p| p.as_ref().len()).filter(|len| self.next.1 >= *len) {
-            // Bytes may still be added to the last piece.
+            // The last piece may still grow.
             if self.next.0 + 1 == self.pieces.len() {
                 return;
             }
@@ -113,10 +113,11 @@ impl<P: AsRef<[u8]>> Kept<P> {
         }
     }
 
-    /// The other end has received so many bytes. `free` gets the pieces that are kept no longer.
+    /// Records that the other end has received the first `received` bytes of the stream. `free` gets the pieces that
+    /// are removed.
     ///
     /// # Errors
-    /// If more were not sent yet; nothing changes then.
+    /// If the bytes were not sent yet; the buffer is then unchanged.
     pub fn acknowledge(&mut self, received: u64, mut free: impl FnMut(P)) -> Result<(), OutOfRange> {
         if received > self.sent {
             return Err(self.out_of_range(received));
@@ -127,7 +128,7 @@ impl<P: AsRef<[u8]>> Kept<P> {
             }
             self.first += len;
             self.next = match self.next.0 {
-                // All of it was sent.
+                // The whole piece was sent.
                 0 => (0, 0),
                 index => (index - 1, self.next.1),
             };
@@ -136,10 +137,10 @@ impl<P: AsRef<[u8]>> Kept<P> {
         Ok(())
     }
 
-    /// On a new connection: what follows the first `received` bytes is sent again.
+    /// Sends all bytes after the first `received` again, on a new connection.
     ///
     /// # Errors
-    /// If more were not sent yet, or these are no longer kept; nothing changes then.
+    /// If the bytes were not sent yet, or are not buffered any more; the buffer is then unchanged.
     pub fn rewind(&mut self, received: u64) -> Result<(), OutOfRange> {
         if received < self.first || received > self.sent {
             return Err(self.out_of_range(received));
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn every_order_of_sends_acknowledgements_and_cuts_delivers_the_stream() {
-        // A generator of its own, so that the test needs no crate.
+        // The test has its own random generator, so that it needs no crate.
         let mut state = 1u64;
         let mut random = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,7 +1,8 @@
 //! The wire between a client and its worker: frames, commands, replies and pushes.
 //!
-//! This crate has no I/O, no threads and no `unsafe`. `remoting/registry/wire-format.md` describes the same in prose.
-//! Everything that arrives is untrusted: decoding checks every length and never allocates more than the frame holds.
+//! This crate has no I/O, no threads and no `unsafe`. `remoting/registry/wire-format.md` describes the wire in prose.
+//! All received bytes are untrusted: decoding checks every length and never allocates more memory than the frame's
+//! size.
 
 mod bundle;
 mod frame;
@@ -31,14 +32,16 @@ pub use runs::{differences, without};
 pub use versions_generated::{OLDEST_WIRE, TABLE_HASH, WIRE_VERSION, since, table_hash};
 pub use wire::{DecodeError, Reader, Wire, Writer};
 
-/// The place of no function, with a context's id instead of a module's: in queries about clusters.
+/// A sentinel for the function index in a query about clusters. The query then has a context's id in place of a
+/// module's.
 pub const NO_FUNCTION: u32 = u32::MAX;
 
-/// After so many received bytes without a frame that could say so, an end sends `Acknowledge`.
+/// The number of received bytes after which an end sends `Acknowledge`, if it has sent no other frame.
 pub const ACKNOWLEDGE_BYTES: u64 = 1 << 20;
 
-/// Bulk bytes travel in pieces of at most this many bytes, so that no frame holds up the connection for long.
+/// The maximum number of bulk bytes in a frame, so that no frame blocks the connection for long.
 pub const BULK_CHUNK: usize = 512 << 10;
 
-/// Images up to this size are sent along unasked: that costs less than a second round trip.
+/// The maximum size of an image that is sent without a request. For such an image this is cheaper than a second round
+/// trip.
 pub const SMALL_IMAGE: usize = 32 << 10;

@@ -1,38 +1,43 @@
-//! The first bytes of a data connection: the session or lease that it is for, and the proof of access.
+//! The first bytes of a data connection: its session or lease, and the proof of access.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 pub const PREFACE_BYTES: usize = 52;
-/// Length of the data after the preface of a connection that resumes a session.
+/// The length of the data after the preface of a connection that resumes a session: epoch and received.
 pub const RESUME_BYTES: usize = 16;
 
-/// Length of the data after the preface of a stripe: its number.
+/// The length of the data after the preface of a stripe: its number.
 pub const STRIPE_BYTES: usize = 8;
 
-/// The first bytes of [`PrefaceKind::Memory`].
+/// The first four bytes of the preface of a [`PrefaceKind::Memory`] connection.
 pub const MEMORY: &[u8; 4] = b"RGM1";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefaceKind {
-    /// Frames of a session follow once the gateway has answered `K`; the ticket is good for one connection.
+    /// A new session. The gateway answers `K`, then frames of the session follow. The ticket is valid for one
+    /// connection.
     Session,
-    /// The connection carries nothing: the lease lives as long as it does. The gateway answers one byte, `K`.
+    /// A holding connection without data. The lease exists as long as the connection. The gateway answers one byte,
+    /// `K`.
     Lease,
-    /// The session's connection broke, this one takes its place. `epoch` is higher than that of every attempt before;
-    /// `received` is how many bytes the client has received. The worker answers `K` and the same of its own; if there is
-    /// no such session any more the answer is `G`.
+    /// A connection that replaces a broken connection of the session. `epoch` is higher than that of every earlier
+    /// attempt; `received` is the number of bytes that the client has received. The worker answers `K` and its own
+    /// epoch and number. If the session does not exist any more, the answer is `G`.
     Resume { epoch: u64, received: u64 },
-    /// By a Unix socket on which the session's client gives its worker memory that both then have ([`SharedMemory`]).
+    /// A connection by Unix socket on which the session's client shares memory with its worker ([`SharedMemory`]).
     Memory,
-    /// One more connection of the session, on which bytes of large copies travel ([`PieceHeader`]). The number is higher
-    /// than that of every stripe before. The worker answers `K`.
+    /// An additional connection of the session for the bytes of large copies ([`PieceHeader`]). The number is higher
+    /// than that of every earlier stripe. The worker answers `K`.
     Stripe { number: u64 },
 }
 
-/// `RGP1` (session), `RGL1` (lease), `RGR1` (resume), `RGM1` (memory) or `RGS1` (stripe); 16 bytes of id; 32 bytes of
-/// ticket or, for the last three, the proof that the sender knows it. To resume, epoch and received follow, 8 bytes each;
-/// for a stripe its number, 8 bytes.
+/// The preface of a connection. Its format is:
+/// - `RGP1` (session), `RGL1` (lease), `RGR1` (resume), `RGM1` (memory) or `RGS1` (stripe);
+/// - 16 bytes of id;
+/// - 32 bytes of ticket, or for the last three kinds the proof that the sender has the ticket.
+///
+/// A resume has 16 more bytes, epoch and received; a stripe has 8 more bytes, its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preface {
     pub kind: PrefaceKind,
@@ -41,7 +46,7 @@ pub struct Preface {
 }
 
 impl Preface {
-    /// The preface that resumes the session with this ticket.
+    /// Returns the preface that resumes the session with this ticket.
     pub fn resume(id: [u8; 16], ticket: &[u8; 32], epoch: u64, received: u64) -> Preface {
         Preface {
             kind: PrefaceKind::Resume { epoch, received },
@@ -50,18 +55,18 @@ impl Preface {
         }
     }
 
-    /// The preface that gives memory to the worker of the session with this ticket.
+    /// Returns the preface that shares memory with the worker of the session with this ticket.
     pub fn memory(id: [u8; 16], ticket: &[u8; 32]) -> Preface {
         Preface { kind: PrefaceKind::Memory, id, ticket: proof(MEMORY, &id, ticket, &[]) }
     }
 
-    /// The preface that opens a stripe of the session with this ticket.
+    /// Returns the preface that opens a stripe of the session with this ticket.
     pub fn stripe(id: [u8; 16], ticket: &[u8; 32], number: u64) -> Preface {
         Preface { kind: PrefaceKind::Stripe { number }, id, ticket: proof(b"RGS1", &id, ticket, &[number]) }
     }
 
-    /// To resume, for memory and stripes: the `ticket` that is right if the session's ticket is this one. Otherwise:
-    /// that ticket.
+    /// Returns the correct value of the `ticket` field for a session with this ticket. For resume, memory and stripe
+    /// that is the proof, otherwise the ticket itself.
     pub fn expected(&self, ticket: &[u8; 32]) -> [u8; 32] {
         match self.kind {
             PrefaceKind::Session | PrefaceKind::Lease => *ticket,
@@ -93,8 +98,8 @@ impl Preface {
         out
     }
 
-    /// `None` if the bytes are no preface of ours. To resume, [`RESUME_BYTES`] more follow for [`Preface::resumes`]; for a
-    /// stripe, [`STRIPE_BYTES`] for [`Preface::numbered`].
+    /// Decodes a preface, or returns `None` if the bytes are not one. To resume, [`RESUME_BYTES`] more follow for
+    /// [`Preface::resumes`]; for a stripe, [`STRIPE_BYTES`] for [`Preface::numbered`].
     pub fn decode(bytes: &[u8; PREFACE_BYTES]) -> Option<Preface> {
         let kind = match &bytes[..4] {
             b"RGP1" => PrefaceKind::Session,
@@ -110,7 +115,7 @@ impl Preface {
         Some(Preface { kind, id, ticket })
     }
 
-    /// Adds the data that followed the preface.
+    /// Adds the epoch and the number of received bytes that followed the preface.
     pub fn resumes(self, bytes: &[u8; RESUME_BYTES]) -> Preface {
         let (mut epoch, mut received) = ([0; 8], [0; 8]);
         epoch.copy_from_slice(&bytes[..8]);
@@ -119,7 +124,7 @@ impl Preface {
         Preface { kind: PrefaceKind::Resume { epoch, received }, ..self }
     }
 
-    /// Adds the number that followed the preface.
+    /// Adds the stripe's number that followed the preface.
     pub fn numbered(self, bytes: &[u8; STRIPE_BYTES]) -> Preface {
         Preface { kind: PrefaceKind::Stripe { number: u64::from_le_bytes(*bytes) }, ..self }
     }
@@ -130,13 +135,13 @@ fn resume_proof(id: &[u8; 16], ticket: &[u8; 32], epoch: u64, received: u64) -> 
 }
 
 fn proof(kind: &[u8; 4], id: &[u8; 16], ticket: &[u8; 32], numbers: &[u64]) -> [u8; 32] {
-    // A key of any length is accepted.
+    // HMAC accepts a key of any length, so this never fails.
     let Ok(mac) = Hmac::<Sha256>::new_from_slice(ticket) else { return [0; 32] };
     let mac = mac.chain_update(kind).chain_update(id);
     numbers.iter().fold(mac, |mac, number| mac.chain_update(number.to_le_bytes())).finalize().into_bytes().into()
 }
 
-/// On a stripe, before the bytes of a piece: the command that they belong to, and how many they are.
+/// The header of a piece on a stripe: the piece's command, and its number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PieceHeader {
     pub command: u64,
@@ -160,10 +165,13 @@ impl PieceHeader {
     }
 }
 
-/// A client's message on its session's memory connection. With a descriptor: that is a memfd of `size` bytes, sealed
-/// against shrinking and growing, and the memory at `address` of the client, in a context; the worker answers with a
-/// byte, [`SHARED`] if it has the memory too. Without one, and with a size of 0: the memory that starts there is shared
-/// no longer, and no copy uses it.
+/// A client's message on its session's memory connection.
+///
+/// With a descriptor it shares memory. The descriptor is a memfd of `size` bytes, sealed against resizing; the client
+/// has it mapped at `address`, in a context. The worker answers one byte, [`SHARED`] if it could map the memory.
+///
+/// Without a descriptor, and with a size of 0, it ends the sharing of the memory that starts at `address`. No copy uses
+/// that memory any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedMemory {
     pub context: u64,

@@ -1,14 +1,14 @@
-//! Launch attributes that record an event: in place of a value they name the record.
+//! Launch attributes that record an event. Their value identifies the record.
 
 use crate::message::LaunchAttribute;
 
-/// A record of an event that a launch makes, by `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT` or
-/// `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`. It travels as the attribute's value.
+/// A record of an event by a launch, with `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT` or
+/// `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`. It is sent as the attribute's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recording {
     pub event: u64,
     pub generation: u64,
-    /// Each block triggers the event when it starts; only for programmatic events.
+    /// Whether each block triggers the event when it starts; only for programmatic events.
     pub at_block_start: bool,
 }
 

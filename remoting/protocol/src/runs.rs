@@ -1,12 +1,12 @@
-//! Changes of memory that both ends have a copy of: the stretches of words in which two images of it differ.
+//! Changes of memory that both ends have a copy of: the ranges of words that differ between two images.
 
 use crate::message::MIRROR_WORD;
 use std::ops::Range;
 
-/// Most of the memory has not changed; pages of this size are compared at once to skip it.
+/// The size of the pages that are compared first, because most of the memory is usually unchanged.
 const PAGE: usize = 4096;
 
-/// The stretches of words in which two images of the same memory differ.
+/// Returns the ranges of words that differ between two images of the same memory.
 pub fn differences(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     let mut add = |start: usize, len: usize| match runs.last_mut() {
@@ -28,7 +28,7 @@ pub fn differences(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// Removes these others from runs.
+/// Subtracts the ranges `others` from `runs`.
 pub fn without(runs: Vec<Range<usize>>, others: &[Range<usize>]) -> Vec<Range<usize>> {
     others.iter().fold(runs, |left, other| {
         if left.iter().all(|run| run.end <= other.start || other.end <= run.start) {

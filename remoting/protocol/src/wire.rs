@@ -1,13 +1,13 @@
 //! Little-endian encoding of fields: fixed sizes, `u32` counts before lists, no padding, no optional parts.
 
-/// Why bytes could not be read as the message they claim to be.
+/// The reason why bytes are not a valid message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecodeError {
-    /// The payload ends before the field does.
+    /// The payload ends inside a field.
     Truncated,
     /// Bytes follow the last field of a message that has no tail.
     Trailing,
-    /// A field holds a value that it cannot have (a text that is not UTF-8, a boolean that is neither 0 nor 1).
+    /// A field has an invalid value: a text that is not UTF-8, or a boolean that is neither 0 nor 1.
     Invalid,
 }
 
@@ -39,14 +39,14 @@ impl Writer {
         self
     }
 
-    /// Bytes without a count: the tail of a message, or a structure of known size.
+    /// Appends bytes without a count: the tail of a message, or a structure of known size.
     pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(bytes);
         self
     }
 }
 
-/// Takes fields from the front of a byte slice.
+/// Reads fields from the front of a byte slice.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// All that is left: the tail of a message.
+    /// Returns all remaining bytes: the tail of a message.
     pub fn tail(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
@@ -84,13 +84,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A value with a fixed place in a message.
+/// A type that can be encoded as a field of a message.
 pub trait Wire: Sized {
-    /// No encoding of this type is shorter; bounds what a count may claim before anything is allocated.
+    /// The minimum size of an encoded value. A list's count is checked with it before memory is allocated.
     const MIN_SIZE: usize;
     fn put(&self, w: &mut Writer);
     fn get(r: &mut Reader<'_>) -> Result<Self, DecodeError>;
-    /// Bytes that `put` appends.
+    /// Returns the number of bytes that `put` appends.
     fn size(&self) -> usize;
 }
 

@@ -1,4 +1,5 @@
-//! The properties of a wire: what is written is read, sizes are predicted, truncation is refused, nothing is over-allocated.
+//! Properties of the wire: decoding reverses encoding, sizes are predicted, truncation is refused, and no count causes
+//! a large allocation.
 
 use protocol::{
     Decoder, Extent, HEADER_BYTES, Header, KernelInfo, KernelParam, Launch, LaunchAttribute, LaunchShape, MAX_PAYLOAD,

@@ -12,16 +12,16 @@ from remotegpu.api.usage import Amount, Amounts, Day, Holding, Record, Who, amou
 
 By = Literal["namespace", "user", "pool", "model", "claim"]
 
-# In `Who`.
+# The index of each key in the tuple `Who`.
 PLACES: Final[Mapping[By, int]] = {"namespace": 0, "user": 1, "pool": 2, "model": 3, "claim": 4}
 _HOUR: Final = 3600
-# The operator writes every ten seconds until when its record is complete.
+# The operator updates `Record.until` every ten seconds.
 _STALE_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Usage in base units: a whole GPU for a second is one GPU second."""
+    """A row of sums in base units: one whole GPU held for one second is one GPU second."""
 
     by: dict[str, str]
     gpu_seconds: float
@@ -43,16 +43,16 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How long claims of a pool waited from their creation until they first had a share."""
+    """Waiting times of a pool's claims, from creation to the first share."""
 
     pool: str
     claims: int
     median_seconds: int
-    most_seconds: int  # nine of ten waited no longer
+    most_seconds: int  # the 90th percentile
 
 
 def is_stale(record: Record, now: int) -> bool:
-    """Whether the operator has not written for a while though a claim holds a share."""
+    """Whether a claim holds a share but the operator has not updated the record for a minute."""
     return bool(record.open()) and now - record.until > _STALE_SECONDS
 
 
@@ -70,8 +70,8 @@ def within(record: Record, shows: Callable[[str], bool]) -> Record:
 
 
 def history(record: Record, edges: Sequence[int]) -> list[Amounts]:
-    """Returns `amounts` for each interval between two edges. A day kept as a sum counts in its first interval."""
-    # Each interval uses only what was held in it: a month of a large cluster has some ten thousand holdings.
+    """Returns `amounts` for each interval between two edges. The stored sum of a day counts in the first one only."""
+    # For speed, each interval gets only its own holdings: a month of a large cluster has some ten thousand.
     parts: list[dict[tuple[str, int], Holding]] = [{} for _ in pairwise(edges)]
     for key, each in record.holdings.items():
         end = record.until if each.end is None else each.end + each.unknown
@@ -85,7 +85,7 @@ def history(record: Record, edges: Sequence[int]) -> list[Amounts]:
 
 
 def waits(record: Record, since: int, until: int) -> list[Wait]:
-    """Returns waiting times by pool of claims that were made between two times and got a share."""
+    """Returns waiting times, by pool, of the claims that were created between two times and got a share."""
     first: dict[str, Holding] = {}
     for each in sorted(record.holdings.values(), key=lambda each: each.start):
         if since <= each.created < until and not each.void:
@@ -97,12 +97,12 @@ def waits(record: Record, since: int, until: int) -> list[Wait]:
 
 
 def _percentile(values: Sequence[int], percent: int) -> int:
-    """Returns the least value that so many percent do not exceed."""
+    """Returns the smallest of `values` that at least `percent` percent of them do not exceed."""
     return sorted(values)[-(-percent * len(values) // 100) - 1]
 
 
 def idlers(held: Iterable[Holding], least: int, now: int) -> list[Idle]:
-    """Returns holders without a session for at least `least` seconds, the longest first."""
+    """Returns claims that hold a share and have had no session for at least `least` seconds, the longest idle first."""
     found = [
         Idle(each.namespace, each.claim, each.user, each.pool, milli / 1000, now - each.idle_since)
         for each in held
@@ -114,7 +114,7 @@ def idlers(held: Iterable[Holding], least: int, now: int) -> list[Idle]:
 
 
 def rows(found: Amounts, by: Sequence[By], prices: Mapping[str, Sequence[Price]]) -> list[Row]:
-    """Returns the sums by group, most expensive or largest first."""
+    """Returns the sums grouped by the keys `by`, ordered by cost, then by GPU seconds, largest first."""
     groups: dict[tuple[str, ...], list[tuple[Who, Amount]]] = {}
     for who, amount in found.items():
         groups.setdefault(tuple(_name(who, each) for each in by), []).append((who, amount))
@@ -146,7 +146,7 @@ def _row(by: dict[str, str], members: Sequence[tuple[Who, Amount]], prices: Mapp
 
 
 def price_of(who: Who, prices: Mapping[str, Sequence[Price]]) -> Decimal | None:
-    """Returns the hourly price of a whole GPU of this pool and model, as the pool says now; None if it has none."""
+    """Returns the current hourly price of a whole GPU of this pool and model; None if the pool sets no price."""
     _, _, pool, model, _ = who
     named = (each for each in prices.get(pool, ()) if each.model.lower() in model.lower())
     return next((Decimal(each.gpu_hour) for each in named), None)

@@ -1,16 +1,19 @@
-"""Addresses as people and manifests write them: HOST:PORT, with an IPv6 address in brackets or bare."""
+"""Parses and formats addresses of the form HOST:PORT. An IPv6 host may be in brackets or bare."""
 
 import ipaddress
 import socket
 from typing import Final
 
-# All addresses of a machine: IPv6, and IPv4 through the same socket.
+# The wildcard address. A socket that is bound to it accepts IPv6 and IPv4.
 EVERYWHERE: Final = "::"
 _EVERYWHERE_IPV4: Final = "0.0.0.0"  # noqa: S104 (the user asked for all addresses)
 
 
 def split(text: str, default_port: int | None = None) -> tuple[str, int]:
-    """Returns host, without brackets, and port; raises ValueError. Without a `default_port` the port is required."""
+    """Returns the host, without brackets, and the port. Without a `default_port` the text must have a port.
+
+    Raises ValueError if the text is not an address.
+    """
     text = text.strip()
     host, colon, port = text.rpartition(":")
     if default_port is not None and (not colon or text.endswith("]")):
@@ -22,12 +25,12 @@ def split(text: str, default_port: int | None = None) -> tuple[str, int]:
 
 
 def joined(host: str, port: int) -> str:
-    """HOST:PORT, or [V6]:PORT."""
+    """Returns HOST:PORT, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the host, which may be in brackets."""
+    """Whether the host, which may be in brackets, is `localhost` or a loopback address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -35,7 +38,7 @@ def is_loopback(host: str) -> bool:
 
 
 def to_listen_on(host: str) -> str:
-    """Returns `host`, or all of IPv4 instead of all of both on a machine whose kernel has no IPv6."""
+    """Returns the host to bind to: `host`, but 0.0.0.0 in place of :: if the kernel has no IPv6."""
     return _EVERYWHERE_IPV4 if host == EVERYWHERE and not _has_ipv6() else host
 
 

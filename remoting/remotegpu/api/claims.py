@@ -59,7 +59,7 @@ class Reason(StrEnum):
 
     @classmethod
     def _missing_(cls, _: object) -> "Reason":
-        """Accepts a reason of a later release, before a rollback: the claim's holdings count nevertheless."""
+        """Maps an unknown reason to NOT_SEEN: a claim that a later release wrote still counts after a rollback."""
         return cls.NOT_SEEN
 
 
@@ -112,7 +112,7 @@ class Move:
     """The move of a claim's allocations from one appliance to another."""
 
     source: str
-    to: tuple[Allocation, ...]  # each takes the place of one of the source's, in their order
+    to: tuple[Allocation, ...]  # replacements for the source's allocations, in the same order
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "Move":
@@ -139,7 +139,7 @@ class Endpoint:
 
 
 def share_to_object(ask: Ask) -> dict[str, Any]:
-    """Returns a share as a claim's spec has it. Two whole GPUs are a fraction of "2", as people write them."""
+    """Returns the share in the form of a claim's spec. Two whole GPUs become `fraction: "2"`, as people write them."""
     time = _compute_to_object(ask.compute)
     if ask.memory_bytes:
         return {"count": ask.count, "memory": format_quantity(ask.memory_bytes), **time}
@@ -158,7 +158,7 @@ def share_from_object(stored: Mapping[str, Any]) -> Ask:
 
 
 def compute_from_object(stored: Mapping[str, Any]) -> Compute:
-    """Reads the part of its GPUs' time from a claim's spec."""
+    """Reads the part of the GPUs' time that a claim's spec asks for."""
     guarantee, limit = (None if key not in stored else str(stored[key]) for key in ("compute", "computeLimit"))
     return parse_compute(guarantee, limit)
 
@@ -176,12 +176,12 @@ class ClaimSpec:
     model: str = ""
     ask: Ask = Ask()
     placement: Placement = Placement.PACK
-    start_deadline: int | None = None  # seconds; None: the pool's
+    start_deadline: int | None = None  # seconds; None: the pool's value
     priority: int = 0
     priority_class: str = ""  # a PriorityClass, whose value counts in place of `priority`
     suspend: bool = False
-    suspendable: bool = False  # by a schedule of the pool, or for a claim of higher priority
-    movable: bool = False  # from an appliance that is to be replaced
+    suspendable: bool = False  # may be suspended by a schedule of the pool, or for a claim of higher priority
+    movable: bool = False  # may move away from an appliance that is to be replaced
     appliance: str = ""  # its wanted appliance; empty: any
     pod: PodReference | None = None
 
@@ -232,7 +232,7 @@ class ClaimSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClaimStatus:
-    """The operator's decision about a claim. The sums in it follow from the allocations."""
+    """The operator's decision about a claim. The sums are computed from the allocations."""
 
     phase: Phase = Phase.PENDING
     reason: Reason = Reason.NOT_SEEN
@@ -240,7 +240,7 @@ class ClaimStatus:
     conditions: tuple[Condition, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     move: Move | None = None
-    resize: tuple[Allocation, ...] = ()  # the allocations' next sizes; empty: they stay as they are
+    resize: tuple[Allocation, ...] = ()  # the allocations with their new sizes; empty: no resize
     endpoints: tuple[Endpoint, ...] = ()
     consumers: tuple[PodReference, ...] = ()
     observed_generation: int = 0
@@ -251,14 +251,17 @@ class ClaimStatus:
 
     @property
     def held(self) -> tuple[Allocation, ...]:
-        """Allocations reserved for the claim: also its move target, charged zero thousandths, and what it grows to."""
+        """All that is reserved for the claim: each allocation at the larger of old and new size, and a move's target.
+
+        The move's target has `milli` 0, so that the claim is not charged twice.
+        """
         moves = tuple(replace(each, milli=0) for each in (self.move.to if self.move else ()))
         pairs = zip(self.allocations, self.resize or self.allocations, strict=True)
         return tuple(max(pair, key=lambda each: each.memory) for pair in pairs) + moves
 
     @property
     def memory(self) -> int:
-        """Bytes of each GPU; the least, if GPUs of slightly different size were mixed."""
+        """Bytes of each GPU; the smallest number, if the GPUs differ slightly in size."""
         return min((allocation.memory for allocation in self.allocations), default=0)
 
     @property
@@ -267,7 +270,7 @@ class ClaimStatus:
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "ClaimStatus":
-        """Raises KeyError or ValueError for what no operator writes."""
+        """Reads a status. Raises KeyError or ValueError if no operator can have written it."""
         sizes = [len(stored.get(name) or ()) for name in ("allocations", "resize")]
         if sizes[1] not in (0, sizes[0]):
             raise ValueError(f"its status has {sizes[0]} allocations, of which {sizes[1]} are resized")
@@ -322,7 +325,7 @@ class GPUClaim:
 
     @property
     def lease_id(self) -> str:
-        """The name of its lease on appliances: 32 hex digits."""
+        """The id of the claim's lease on appliances: 32 hex digits."""
         return lease_id_of(self.uid)
 
     @classmethod
@@ -346,7 +349,7 @@ def lease_id_of(uid: str) -> str:
 
 
 def pod_claim_name(pod_name: str, pod_uid: str) -> str:
-    """Names the claim of one pod; the uid keeps a pod made again under its old name from getting the old claim."""
+    """Returns the name of a pod's claim. The uid in it keeps a recreated pod from getting the claim of the old one."""
     return f"{pod_name[:_POD_NAME_IN_CLAIM].rstrip('-.')}-{pod_uid}"
 
 

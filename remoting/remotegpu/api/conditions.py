@@ -39,7 +39,7 @@ class Condition:
 
 
 def with_condition(conditions: Iterable[Condition], new: Condition) -> tuple[Condition, ...]:
-    """Returns the conditions with `new` in place of its type's old one. Its time stays if its status does."""
+    """Returns the conditions with `new` in place of the old one of its type. An equal status keeps the old time."""
     kept = []
     for old in conditions:
         if old.type != new.type:

@@ -1,4 +1,4 @@
-"""Times as people write them in specs: "90s", "10m", "1h30m"."""
+"""Parses and formats durations of specs: "90s", "10m", "1h30m"."""
 
 import re
 from typing import Final
@@ -7,7 +7,7 @@ _DURATION: Final = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,4})m)?(?:(\d{1,6})s)?")
 
 
 def parse_duration(text: str) -> int:
-    """Returns the seconds of "1h30m"."""
+    """Returns the seconds of a duration such as "1h30m". Raises ValueError if the text is not a duration."""
     match = _DURATION.fullmatch(text)
     if match is None or not text:
         raise ValueError(f"{text!r} is no time: write hours, minutes and seconds, as 90s, 10m or 1h30m")
@@ -16,7 +16,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(seconds: int) -> str:
-    """Returns the shortest text for so many seconds: 5400 is "1h30m"."""
+    """Returns a duration in its shortest form: 5400 seconds are "1h30m"."""
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     parts = ((hours, "h"), (minutes, "m"), (rest, "s"))

@@ -1,4 +1,4 @@
-"""Failures of an appliance's control service. Apart from its clients, which import gRPC."""
+"""Failures of an appliance's control service. A module of its own, because the clients import gRPC."""
 
 import enum
 
@@ -14,7 +14,7 @@ class Failure(enum.Enum):
 
 
 class ApplianceError(Exception):
-    """One line: cause, the thing at fault, next step."""
+    """A failed call of an appliance. The message is one line: cause, the thing at fault, next step."""
 
     def __init__(self, failure: Failure, message: str) -> None:
         super().__init__(message)

@@ -9,16 +9,16 @@ POOLS: Final = "gpupools"
 CLAIMS: Final = "gpuclaims"
 
 RESOURCE_PREFIX: Final = "remotegpu/"
-# Extended resources. The fraction is what users write and never reaches the API server's storage: extended resources
-# are whole numbers, so the webhook writes thousandths under another name.
+# Extended resources. Users write FRACTION. It is never stored: extended resources are whole numbers, so the webhook
+# replaces FRACTION by thousandths under the name MILLI.
 FRACTION: Final = "remotegpu/fraction"
 MILLI: Final = "remotegpu/milli"
-# Mounts the client and counts nothing: for pods whose share is a claim made by hand, or is asked for by memory.
+# Mounts the client without asking for an amount: for pods that name a claim, or that ask for memory.
 CLIENT: Final = "remotegpu/client"
-# Mounts the folder of a node's local sockets, to write into: for appliances. Not with the prefix of what users write.
+# Mounts the folder of a node's local sockets for writing, for appliances. Users' resources have another prefix.
 LOCAL_SOCKETS: Final = "remotegpu.io/local-sockets"
 
-# Annotations of a user's pod; any other key with this prefix is refused.
+# Annotations of a user's pod. The webhook refuses any other key with this prefix.
 USER_PREFIX: Final = "remotegpu.io/"
 CLAIM_ANNOTATION: Final = "remotegpu.io/claim"
 POOL_ANNOTATION: Final = "remotegpu.io/pool"
@@ -28,7 +28,7 @@ COUNT_ANNOTATION: Final = "remotegpu.io/count"
 COMPUTE_ANNOTATION: Final = "remotegpu.io/compute"
 COMPUTE_LIMIT_ANNOTATION: Final = "remotegpu.io/compute-limit"
 SPREAD_ANNOTATION: Final = "remotegpu.io/spread"
-# The ConfigMap with the file `remotegpu.yaml`: what the pod's programs run in an acceptor of the pool.
+# The name of a ConfigMap with the file `remotegpu.yaml`, which lists the parts that run in an acceptor of the pool.
 OFFLOAD_ANNOTATION: Final = "remotegpu.io/offload"
 SUSPENDABLE_ANNOTATION: Final = "remotegpu.io/suspendable"
 MOVABLE_ANNOTATION: Final = "remotegpu.io/movable"
@@ -46,33 +46,33 @@ USER_ANNOTATIONS: Final = (
     OFFLOAD_ANNOTATION,
 )
 
-# Names that we write ourselves. The label is on every pod that waits for or has a share; the operator watches these.
+# Names that only our parts write. A pod that waits for or has a share gets the label, and the operator watches it.
 STATUS_PREFIX: Final = "status.remotegpu.io/"
 POD_LABEL: Final = "status.remotegpu.io/pod"
 POD_LABEL_VALUE: Final = "true"
 SESSION_ANNOTATION: Final = "status.remotegpu.io/session"
-# The webhook's record of converted fractions, by request. Anyone may write it, to no effect: see webhook/origin.py.
+# The webhook's record of converted fractions, by request. A user's value has no effect: see webhook/origin.py.
 CONVERTED_ANNOTATION: Final = "webhook.remotegpu.io/converted"
 GATE: Final = "remotegpu.io/claim"
 
 DEFAULT_POOL: Final = "default"
 
-# Audience of tokens for appliances. This one is for pods whose webhook did not know the pool: they name a claim, or are
+# Audience of a pod's token if the webhook did not know the pool: for pods that name a claim, and for pods that are
 # older than `pool_audience`.
 AUDIENCE: Final = "remotegpu.io"
-# In the user's container: one projected volume with the session annotation and a token.
+# A projected volume in the user's container, with the session annotation and a token.
 POD_VOLUME: Final = "remotegpu"
 POD_DIRECTORY: Final = "/var/run/secrets/remotegpu.io"
 SESSION_FILE: Final = "session"
 TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
 
-# The folder where the device plugin mounts the client, also the pure-Python one; it is built into the preloaded library
-# too (tools/pod.sh).
+# The folder where the device plugin mounts the client, also the pure-Python one. The preloaded library has the same
+# path built in (tools/pod.sh).
 CLIENT_FOLDER: Final = "/usr/lib/remotegpu"
 CONNECT_PROGRAM: Final = f"{CLIENT_FOLDER}/bin/remotegpu-connect"
-# Python imports `sitecustomize` from here when it starts, which arms the offload.
+# Python imports `sitecustomize` from this folder at its start, and that module enables the offload.
 PYTHON_START_FOLDER: Final = f"{CLIENT_FOLDER}/python/remotegpu_offload/sitecustomize"
-# Only in pods with the annotation: their ConfigMap.
+# The volume with the ConfigMap, only in pods with OFFLOAD_ANNOTATION.
 OFFLOAD_VOLUME: Final = "remotegpu-offload"
 OFFLOAD_DIRECTORY: Final = "/etc/remotegpu/offload"
 OFFLOAD_CONFIG: Final = "remotegpu.yaml"
@@ -106,5 +106,5 @@ def appliance_audience(appliance: str) -> str:
 
 
 def server_name(appliance: str) -> str:
-    """Returns the name in an appliance's certificate; no DNS resolves it, it is only compared."""
+    """Returns the name in an appliance's certificate. The name is only compared; no DNS resolves it."""
     return f"{appliance}.appliance.remotegpu.io"

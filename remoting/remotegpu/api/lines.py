@@ -1,9 +1,9 @@
-"""Makes foreign text safe for one of our lines."""
+"""Makes untrusted text safe to print on one line."""
 
 
 def one_line(value: object, most: int) -> str:
-    """Returns a tenant's or stranger's text for a log or a terminal: no terminal commands, no line breaks.
+    """Returns untrusted text made safe for a log or a terminal: "?" replaces control characters and line breaks.
 
-    `most`: characters.
+    The text is cut after `most` characters.
     """
     return "".join(c if c.isprintable() else "?" for c in str(value)[:most])

@@ -1,4 +1,4 @@
-"""How an appliance works: values in a GPUPool, and options of `remotegpu appliance`."""
+"""Modes of an appliance: values in the spec of a GPUPool, and values of options of `remotegpu appliance`."""
 
 from enum import StrEnum
 
@@ -16,17 +16,17 @@ class Landlock(StrEnum):
 
 
 class ComputeMode(StrEnum):
-    """How the time of a GPU is divided among its shares."""
+    """The way in which a GPU's time is divided among its shares."""
 
     SHARED = "Shared"  # the driver decides: no share has a guarantee
-    TURNS = "Turns"  # by the shares: one after another
+    TURNS = "Turns"  # shares run one after another, each for its part of the time
 
 
 class WorkerWrites(StrEnum):
-    """The files that a worker may change whose driver opens some, as NVIDIA's does."""
+    """The files that a worker may change if its driver opens files, as NVIDIA's does."""
 
     ANYWHERE = "Anywhere"  # any file that its user may write and that is not hidden
-    DEVICES = "Devices"  # device nodes alone
+    DEVICES = "Devices"  # only device nodes
 
 
 class Profile(StrEnum):
@@ -39,15 +39,15 @@ class Profile(StrEnum):
 
     @property
     def is_null(self) -> bool:
-        """Whether no kernel runs: such a GPU takes machine code, and all its results are meaningless."""
+        """Whether the GPU runs no kernel. A null GPU accepts machine code, and its results have no meaning."""
         return self is Profile.NULL_H100
 
     @property
     def memory_bytes(self) -> int:
-        """The default memory of each GPU. A null GPU's memory is little more than addresses."""
+        """The default memory of each GPU in bytes. A null GPU mostly reserves addresses and uses little memory."""
         return 80 << 30 if self.is_null else 8 << 30
 
     @classmethod
     def of(cls, text: str | None) -> "Profile":
-        """Reads the variable like the software GPU: an unknown value is normal."""
+        """Reads the variable as the software GPU does: an unknown value means NORMAL."""
         return cls(text) if text in list(cls) else cls.NORMAL

@@ -1,4 +1,4 @@
-"""Every name that two parts must spell alike: environment variables, and the defaults they stand for."""
+"""Every name that two parts must spell alike: environment variables and default values."""
 
 from typing import Final
 
@@ -11,23 +11,24 @@ SERVER_NAME_ENV: Final = "REMOTEGPU_SERVER_NAME"
 
 # Read by the client library in the user's process.
 SHARES_ENV: Final = "REMOTEGPU_SHARES"
-# The folder with the pod's session and token, if it is not the one that every pod has (for tests).
+# For tests: a folder with the pod's session and token, in place of the usual folder.
 POD_DIRECTORY_ENV: Final = "REMOTEGPU_POD_DIRECTORY"
 CARRIER_ENV: Final = "REMOTEGPU_CARRIER"
 STRIPES_ENV: Final = "REMOTEGPU_STRIPES"
 STATS_ENV: Final = "REMOTEGPU_STATS"
 LOG_ENV: Final = "REMOTEGPU_LOG"
 
-# Read by both drivers: the file that gets a line for each request that is not provided.
+# Read by both drivers: the file that gets a line for each unsupported request.
 REPORT_ENV: Final = "REMOTEGPU_REPORT"
 
-# Read by the recorder (remoting/trace): which file, with memory contents, and the folder where processes get numbers.
+# Read by the recorder (remoting/trace): the file to write or to replay, whether memory contents and times are recorded,
+# and the folder in which each process gets a number.
 TRACE_RECORD_ENV: Final = "REMOTEGPU_TRACE_RECORD"
 TRACE_REPLAY_ENV: Final = "REMOTEGPU_TRACE_REPLAY"
 TRACE_CONTENTS_ENV: Final = "REMOTEGPU_TRACE_CONTENTS"
 TRACE_TIMES_ENV: Final = "REMOTEGPU_TRACE_TIMES"
 TRACE_CLAIMS_ENV: Final = "REMOTEGPU_TRACE_CLAIMS"
-# The driver below the recorder, where it is not the first that the program would find.
+# The driver that the recorder calls, if it is not the first one that the program would find.
 TRACE_DRIVER_ENV: Final = "REMOTEGPU_TRACE_DRIVER"
 
 # Read by the software GPU.

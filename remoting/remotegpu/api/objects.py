@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
-# Errors from reading an object that does not fit its schema, or whose schema is another release's.
+# Errors from reading an object that does not fit its schema, or that has the schema of another release.
 UNREADABLE: Final = (KeyError, ValueError, TypeError, AttributeError, ArithmeticError)
 
 
@@ -15,9 +15,9 @@ def readable(
     stored: Iterable[Mapping[str, Any]],
     left_out: Callable[[str], None] = lambda _: None,
 ) -> list[_T]:
-    """Returns objects of a cluster without those that cannot be read: an error in one does not affect the others.
+    """Reads objects of a cluster and leaves out the unreadable ones, so that one error does not affect the others.
 
-    `left_out` gets a sentence for each: its name and the error.
+    `left_out` is called with a sentence for each unreadable object: its name and the error.
     """
     found = []
     for each in stored:
@@ -32,7 +32,10 @@ def readable(
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The way an acceptor asks for connections, as it makes none: a descriptor, and a path for its children."""
+    """The channel by which an acceptor requests connections, since it cannot open any itself.
+
+    The acceptor uses the descriptor `fd`; its child processes use `path`.
+    """
 
     fd: int
     path: str | None = None

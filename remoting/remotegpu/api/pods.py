@@ -1,4 +1,4 @@
-"""A pod's request, from its containers' resources and our annotations; webhook and operator read it alike."""
+"""Reads a pod's request from its containers' resources and our annotations, for webhook and operator alike."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ from remotegpu.api.quantities import (
     parse_quantity,
 )
 
-# Parsed JSON or YAML of the API; every member may be missing, for nothing has been validated yet.
+# Parsed JSON or YAML of the API; every member may be missing, since nothing has been validated yet.
 Object = Mapping[str, Any]
 
 MAX_GPUS: Final = 64
@@ -49,15 +49,15 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 class PodError(ValueError):
-    """The pod cannot have what it asks for; the message is one sentence for its author."""
+    """An invalid request of a pod. The message is one sentence for the author of the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodAsk:
-    """Either the claim that the pod names, or a share of its own."""
+    """A pod's request: either the name of a claim, or a share of its own."""
 
     claim: str = ""
-    share: Ask | None = None  # None: that of the claim
+    share: Ask | None = None  # None: the claim's share
     pool: str = DEFAULT_POOL
     model: str = ""
     spread: bool = False
@@ -68,7 +68,7 @@ class PodAsk:
 
 
 def containers(spec: Object) -> Iterator[Object]:
-    """Yields the containers that the kubelet starts by itself; ephemeral ones can have no resources."""
+    """Yields init containers and containers. Ephemeral containers are left out: they cannot have resources."""
     yield from spec.get("initContainers") or ()
     yield from spec.get("containers") or ()
 
@@ -93,7 +93,7 @@ def milli_of(container: Object) -> int:
 
 
 def effective_milli(spec: Object) -> int:
-    """Returns the pod's request as Kubernetes counts it: init containers run one by one, sidecars along with others."""
+    """Returns the pod's thousandths as Kubernetes counts: init containers run one by one, sidecars all the time."""
     sidecars = peak = 0
     for container in spec.get("initContainers") or ():
         if container.get("restartPolicy") == "Always":
@@ -105,7 +105,7 @@ def effective_milli(spec: Object) -> int:
 
 
 def unknown(what: str, key: str, known: Iterable[str]) -> str:
-    """Returns the sentence for an unknown key: the one that was likely meant, and all known ones."""
+    """Returns the error for an unknown key, with the most similar known key and all known keys."""
     by_name = {each.partition("/")[2]: each for each in known}
     close = [by_name[name] for name in get_close_matches(key.partition("/")[2], by_name, n=1)]
     meant = f" (did you mean {close[0]}?)" if close else ""
@@ -120,7 +120,10 @@ def count_of(annotations: Mapping[str, str]) -> int:
 
 
 def read_ask(annotations: Mapping[str, str], spec: Object) -> PodAsk | None:
-    """Reads the pod's request, once fractions are thousandths; None if it asks for nothing."""
+    """Reads the request of a pod whose fractions are already thousandths; None if it asks for nothing.
+
+    Raises PodError if the request is invalid.
+    """
     _check_names(annotations, spec)
     milli = effective_milli(spec)
     claim, memory = annotations.get(CLAIM_ANNOTATION), annotations.get(MEMORY_ANNOTATION)
@@ -149,7 +152,7 @@ def read_ask(annotations: Mapping[str, str], spec: Object) -> PodAsk | None:
 
 
 def _share(milli: int, count: int, annotations: Mapping[str, str], spec: Object) -> Ask:
-    """Returns all containers' thousandths as a share of each GPU: 2000 without a number of GPUs are two whole ones."""
+    """Divides the thousandths of all containers among the GPUs. Without a count, 2000 are two whole GPUs."""
     counted = COUNT_ANNOTATION in annotations
     _check_milli(milli, count, counted, spec)
     if not counted and milli > MILLI_PER_GPU:
@@ -203,7 +206,7 @@ def _check_milli(milli: int, count: int, counted: bool, spec: Object) -> None:
 
 
 def _refuse_loose_ends(annotations: Mapping[str, str], spec: Object) -> None:
-    """Refuses settings of a share if no share is asked for: such a pod would run without a GPU."""
+    """Raises PodError for settings of a share without an amount: such a pod would run without a GPU."""
     loose = [f"annotation {key}" for key in USER_ANNOTATIONS if key in annotations]
     loose += [f"{CLIENT} of container {c.get('name')!r}" for c in containers(spec) if CLIENT in limits(c)]
     if loose:

@@ -47,7 +47,7 @@ class SoftwareSpec:
 
 @dataclass(frozen=True, slots=True)
 class LimitsSpec:
-    """Limits of an appliance; None: its own default."""
+    """Limits of an appliance. None means the default of the appliance."""
 
     sessions_per_gpu: int | None = None
     sessions_per_claim: int | None = None
@@ -105,13 +105,13 @@ class OffloadBackend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:
-    """A Python of the appliance's image that serves offload sessions."""
+    """A Python interpreter in the appliance's image that serves offload sessions."""
 
     name: str
     python: str
-    backend: OffloadBackend | None = None  # None: what the environment finds
-    exclusive: bool = False  # a session has all of its appliance; ROCm and XPU need it
-    cuda_direct: bool = False  # sessions open NVIDIA's devices themselves, and nothing limits them
+    backend: OffloadBackend | None = None  # None: the backend that the environment finds
+    exclusive: bool = False  # a session has its appliance alone; required for ROCm and XPU
+    cuda_direct: bool = False  # sessions open NVIDIA's devices themselves, without limits
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "EnvironmentSpec":
@@ -143,7 +143,7 @@ class EnvironmentSpec:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of a whole GPU for an hour; `model` is a part of the names of the models that it is for."""
+    """The price of a whole GPU for an hour. `model` is a part of the names of the GPU models that have this price."""
 
     model: str
     gpu_hour: str
@@ -157,7 +157,7 @@ class Price:
 
 
 class IdleAction(StrEnum):
-    """The action for a claim that has a share and no session."""
+    """The action for a claim that has a share but no session."""
 
     WARN = "Warn"
     RELEASE = "Release"
@@ -184,7 +184,7 @@ class IdleSpec:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """A pool's spec. Tolerations and resources go into the appliance's pod as they are, hence untyped."""
+    """A pool's spec. Tolerations and resources are copied unchanged into the appliance's pod, so they have no types."""
 
     backend: Backend = Backend.SOFTWARE
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -198,9 +198,9 @@ class PoolSpec:
     limits: LimitsSpec = field(default_factory=LimitsSpec)
     offload: tuple[EnvironmentSpec, ...] = ()
     compute_mode: ComputeMode = ComputeMode.SHARED
-    namespaces: frozenset[str] = frozenset()  # it serves claims of these; none named: of all
-    local_sockets: bool = True  # for pods on an appliance's node; its pod asks for what the device plugin offers
-    public_code: str | None = None  # the namespace whose device code all others may have; None: none
+    namespaces: frozenset[str] = frozenset()  # namespaces whose claims the pool serves; empty: all
+    local_sockets: bool = True  # for pods on an appliance's node; the appliance's pod requests LOCAL_SOCKETS
+    public_code: str | None = None  # the namespace whose device code all namespaces may share; None: none
     landlock: Landlock | None = None  # None: as `GPUPool.landlock` says
     worker_writes: WorkerWrites = WorkerWrites.ANYWHERE
     schedules: tuple[Schedule, ...] = ()
@@ -258,7 +258,7 @@ class PoolSpec:
             runtimeClassName=self.runtime_class_name,
             image=self.image,
             imagePullPolicy=self.image_pull_policy,
-            # Refused with another backend.
+            # The API server refuses this field with another backend.
             software=self.software.to_object() if self.backend == Backend.SOFTWARE else None,
             gpusPerNode=self.gpus_per_node,
             managedMemory=None if self.managed_memory is None else format_quantity(self.managed_memory),
@@ -324,12 +324,12 @@ class GpuStatus:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentStatus:
-    """An environment as its appliance found it."""
+    """An environment as its appliance reports it."""
 
     name: str
     backend: str
     python: str
-    # The distributions that decide whether a client fits, by name: "numpy 2.1.3, torch 2.15.0".
+    # The distributions, by name, whose versions decide whether a client is compatible: "numpy 2.1.3, torch 2.15.0".
     packages: str = ""
 
     @classmethod
@@ -343,7 +343,7 @@ class EnvironmentStatus:
         return f"{self.name} ({self.backend})"
 
 
-# The reason of an appliance that is ready for the claims it has, and takes nothing new.
+# The reason of an appliance that serves its present claims but accepts no new one.
 NO_ROOM_FOR_SESSIONS: Final = "NoRoomForSessions"
 
 
@@ -407,7 +407,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """The operator's knowledge of a pool. Counts and models in it follow from the appliances."""
+    """The state of a pool as the operator observed it. Counts and models are computed from the appliances."""
 
     phase: PoolPhase = PoolPhase.PENDING
     reason: str = "NotSeen"
@@ -418,7 +418,7 @@ class PoolStatus:
     free: Amount = field(default_factory=Amount)
     appliances: tuple[ApplianceStatus, ...] = ()
     observed_generation: int = 0
-    landlock: Landlock | None = None  # None: no operator that knows it has seen the pool
+    landlock: Landlock | None = None  # None: written by an operator that is older than this field
 
     @property
     def gpus(self) -> int:
@@ -426,7 +426,7 @@ class PoolStatus:
 
     @property
     def ready(self) -> str:
-        """Ready and all appliances, as "1/2": one of two appliances takes new claims."""
+        """Ready appliances and all appliances, as "1/2": one of two appliances takes new claims."""
         ready = sum(appliance.phase == AppliancePhase.READY for appliance in self.appliances)
         return f"{ready}/{len(self.appliances)}"
 
@@ -485,7 +485,7 @@ class GPUPool:
 
     @property
     def landlock(self) -> Landlock:
-        """The spec's value. Without one a new pool requires Landlock, and an older pool keeps what it had."""
+        """The spec's value. Without it a new pool requires Landlock, and an older pool keeps its former value."""
         older = Landlock.WARN if self.status.observed_generation else Landlock.REQUIRE
         return self.spec.landlock or self.status.landlock or older
 

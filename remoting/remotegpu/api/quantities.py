@@ -25,26 +25,26 @@ _MOST: Final = (1 << 63) - 1
 
 
 class QuantityError(ValueError):
-    """The text is not a share; the message says what would be one."""
+    """An invalid share. The message lists the valid forms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
     """A part of a GPU's time, in thousandths, for appliances that divide it."""
 
-    milli: int = 0  # guaranteed while it is wanted, and the weight in what others leave; 0: the part of the memory
-    limit_milli: int = MILLI_PER_GPU  # at most, even if no other share wants it
+    milli: int = 0  # guaranteed on demand, and the weight for time that others leave; 0: as the memory
+    limit_milli: int = MILLI_PER_GPU  # the maximum, even if no other share uses the GPU
 
     def guaranteed(self, size: int, shareable: int) -> int:
-        """Returns the guaranteed thousandths for a share of `size` of a GPU's shareable bytes."""
-        # A fraction lost less than a byte when it became bytes: a quarter of memory is a quarter of time. Shares
-        # that fit together have no more than all of it.
+        """Returns the guaranteed thousandths of time for a share of `size` bytes on a GPU with `shareable` bytes."""
+        # The conversion of a fraction to bytes rounded down by less than a byte: the added byte makes a quarter of
+        # the memory a quarter of the time again. Shares that fit together never exceed the whole time.
         by_memory = max(1, (size + 1) * MILLI_PER_GPU // shareable) if shareable else 1
         return self.milli or min(by_memory, self.limit_milli)
 
     @property
     def is_given(self) -> bool:
-        """Whether it differs from the default."""
+        """Whether the request differs from the default."""
         return self != Compute()
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ TIME_AS_MEMORY: Final = Compute()
 class Ask:
     """A request for a share of `count` distinct GPUs, and its part of their time.
 
-    Of each GPU it has either `milli_per_gpu` thousandths of the memory or `memory_bytes`.
+    On each GPU the share is either `milli_per_gpu` thousandths of the memory or `memory_bytes`.
     """
 
     count: int = 1
@@ -72,7 +72,7 @@ class Ask:
 
     @property
     def total_milli(self) -> int:
-        """Thousandths of all its GPUs; meaningless for a share by memory."""
+        """Thousandths of all GPUs together; meaningless for a share by memory."""
         return self.count * self.milli_per_gpu
 
     def __str__(self) -> str:
@@ -81,12 +81,12 @@ class Ask:
         return f"{gpus} with {self.compute}" if self.compute.is_given else gpus
 
     def bytes_of(self, shareable: int) -> int:
-        """Returns the bytes that the request takes of a GPU with so many shareable bytes."""
+        """Returns the bytes of the share on a GPU with `shareable` bytes."""
         return self.memory_bytes or shareable * self.milli_per_gpu // MILLI_PER_GPU
 
 
 def parse_fraction(text: str) -> Ask:
-    """Read "0.25" (a quarter of one GPU), "1", or "2" (two whole GPUs)."""
+    """Reads "0.25" (a quarter of one GPU), "1", or "2" (two whole GPUs). Raises QuantityError for other text."""
     try:
         value = Decimal(text.strip())
     except InvalidOperation:
@@ -108,7 +108,7 @@ def parse_fraction(text: str) -> Ask:
 
 
 def parse_compute(guarantee: str | None, limit: str | None) -> Compute:
-    """Reads "0.25" and "0.5", parts of one GPU's time, both from 0.001 to 1; None is the default."""
+    """Reads guarantee and limit of time: parts of one GPU, each from "0.001" to "1". None means the default."""
     milli, limit_milli = _part_of_time(guarantee) or 0, _part_of_time(limit) or MILLI_PER_GPU
     if milli > limit_milli:
         raise QuantityError(
@@ -127,7 +127,7 @@ def _part_of_time(text: str | None) -> int | None:
 
 
 def parse_quantity(text: str) -> Decimal:
-    """Read a quantity of the Kubernetes API, which stores 0.25 as "250m" and 1000 as "1k"."""
+    """Reads a quantity of the Kubernetes API, which stores 0.25 as "250m" and 1000 as "1k". Raises QuantityError."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         raise QuantityError(f"{text!r} is no quantity of Kubernetes; write a number, as 0.25 or 250m")
@@ -142,7 +142,7 @@ def parse_quantity(text: str) -> Decimal:
 
 
 def parse_memory(text: str) -> int:
-    """Read "4GiB" as bytes. As in Kubernetes, Ki is 1024 and k, or K, is 1000."""
+    """Reads "4GiB" as bytes. As in Kubernetes, Ki is 1024, and k or K is 1000. Raises QuantityError."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
         raise QuantityError(f"{text!r} is not an amount of memory; {POSSIBLE_MEMORY}")
@@ -155,7 +155,7 @@ def parse_memory(text: str) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes for people: "2.0 GiB"."""
+    """Formats bytes for people: "2.0 GiB"."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -165,7 +165,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_quantity(count: int) -> str:
-    """Bytes as Kubernetes writes them, exactly: "4Gi", and "1500" where no unit divides it."""
+    """Formats bytes exactly, as Kubernetes writes them: "4Gi", or "1500" if no unit divides the number."""
     for power, unit in ((4, "Ti"), (3, "Gi"), (2, "Mi"), (1, "Ki")):
         if count and count % 1024**power == 0:
             return f"{count // 1024**power}{unit}"
@@ -173,5 +173,5 @@ def format_quantity(count: int) -> str:
 
 
 def format_milli(milli: int) -> str:
-    """Thousandths for people: 250 is "0.25"."""
+    """Formats thousandths for people: 250 is "0.25"."""
     return f"{Decimal(milli) / MILLI_PER_GPU:f}"

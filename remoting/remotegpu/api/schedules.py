@@ -16,11 +16,11 @@ DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 class Schedule:
     name: str
     start: datetime.time
-    end: datetime.time  # at or before the start: on the next day
+    end: datetime.time  # if not after the start: on the next day
     days: tuple[str, ...] = DAYS  # the days on which it starts
     time_zone: str = "UTC"
-    max_priority: int | None = None  # suspends claims up to this; None: any
-    namespaces: tuple[str, ...] = ()  # suspends claims of these; none: all
+    max_priority: int | None = None  # suspends claims up to this priority; None: any
+    namespaces: tuple[str, ...] = ()  # suspends claims of these namespaces; empty: all
     labels: tuple[tuple[str, str], ...] = ()  # suspends claims with these labels
 
     @classmethod
@@ -54,7 +54,7 @@ class Schedule:
 
     @property
     def problem(self) -> str:
-        """Why the schedule is invalid and suspends no claim; empty if it is valid."""
+        """The reason why the schedule is invalid and so suspends no claim; empty if it is valid."""
         try:
             zoneinfo.ZoneInfo(self.time_zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
@@ -62,7 +62,7 @@ class Schedule:
         return ""
 
     def covers(self, now: datetime.datetime) -> bool:
-        """Whether this moment, which has a time zone, is within a window."""
+        """Whether the time `now`, which must have a time zone, is within a window."""
         if self.problem:
             return False
         here = now.astimezone(zoneinfo.ZoneInfo(self.time_zone))

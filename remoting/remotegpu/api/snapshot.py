@@ -1,4 +1,4 @@
-"""A cluster's present pools and claims, for the dashboard and `remotegpu top`, and the interface that makes them."""
+"""The current pools and claims of a cluster, for dashboard and `remotegpu top`, and the interface that builds them."""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypedDict
 
 
 class Share(TypedDict):
-    """A claim's share of one GPU, which no other claim can have."""
+    """The part of one GPU that is reserved for a claim."""
 
     appliance: str
     gpu: str

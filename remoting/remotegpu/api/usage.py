@@ -1,7 +1,7 @@
-"""The operator's records of who had which part of a GPU, from when until when, and sums of them. Pure.
+"""Usage records of the operator, which say who held which part of a GPU for how long, and their sums. Pure.
 
-The operator keeps them in ConfigMaps of its namespace. A *journal* has lines, each the whole state of one holding; the
-last line of a holding counts. *Days* have the sums of older holdings. The *head* says until when the record is
+The operator stores them in ConfigMaps of its namespace. Each line of a *journal* is the whole state of one holding; the
+last line of a holding counts. A *day* has the sums of older holdings. The *head* has the time up to which the record is
 complete. docs/usage.md has the format.
 """
 
@@ -18,17 +18,16 @@ USAGE_LABEL: Final = "remotegpu.io/usage"
 JOURNAL: Final = "journal"
 DAY: Final = "day"
 HEAD: Final = "head"
-# Kind of an object that was unreadable when it was to become part of a sum. No part of ours reads, changes or deletes
-# it.
+# The kind of an object that could not be read when it was to be summed. No part of ours reads, changes or deletes it.
 UNREADABLE_KIND: Final = "unreadable"
 _DAY_SECONDS: Final = 86_400
 # The largest number of eight digits, which allows 6 TiB of journals.
 MOST_JOURNAL: Final = 99_999_999
 # Errors from stored data that cannot be read.
 UNREADABLE: Final = (ValueError, KeyError, TypeError, RecursionError)
-# Seconds since 1970, in the year 2200.
+# The latest valid time, in seconds since 1970: the year 2200.
 _LATEST: Final = 7_258_118_400
-# In bytes times seconds.
+# The largest valid amount, in bytes times seconds.
 _MOST: Final = 1 << 96
 
 
@@ -61,7 +60,7 @@ def shares_of(status: ClaimStatus) -> tuple[Share, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A claim's shares since `start`, unchanged. Times are whole seconds since 1970."""
+    """The shares that a claim held unchanged from `start` to `end`. Times are whole seconds since 1970."""
 
     uid: str
     namespace: str
@@ -71,16 +70,16 @@ class Holding:
     shares: tuple[Share, ...]
     start: int
     end: int | None = None
-    # For so many seconds after `end` no operator watched: it ended within them.
+    # Seconds after `end` in which no operator watched. The holding ended at an unknown time within them.
     unknown: int = 0
-    # Seconds with a session, without those since `in_use_since`.
+    # Seconds with a session, without the seconds since `in_use_since`.
     used: int = 0
     in_use_since: int | None = None
-    # When the last session ended; before the first one, when the claim got its share.
+    # The end of the last session; before the first session, the time when the claim got its share.
     idle_since: int = 0
-    # It was about to be stored in the claim's status, and was not.
+    # Whether the shares were never stored in the claim's status, although the operator was about to do so.
     void: bool = False
-    # When the claim was made; 0: it was not recorded.
+    # The creation of the claim; 0: not recorded.
     created: int = 0
 
     @property
@@ -91,7 +90,7 @@ class Holding:
         return self.used + (max(0, now - self.in_use_since) if self.in_use_since is not None else 0)
 
     def told(self, in_use: bool, now: int) -> "Holding":
-        """Returns the holding with its sessions' state at `now`."""
+        """Returns the holding with `in_use` as its state since `now`: whether it has a session."""
         if in_use == (self.in_use_since is not None):
             return self
         if in_use:
@@ -104,14 +103,14 @@ class Holding:
         return replace(self, end=end, unknown=unknown, used=used, in_use_since=None)
 
     def line(self) -> str:
-        """Returns the journal's line: fields with their default value are left out."""
+        """Returns the journal's line, without the fields that have their default value."""
         stored = {name: getattr(self, name) for name in self.__slots__}
         stored["shares"] = [[each.model, each.milli, each.memory] for each in self.shares]
         return json.dumps({name: value for name, value in stored.items() if value not in (None, 0, False, "")})
 
     @classmethod
     def of_line(cls, line: str) -> "Holding":
-        """Reads a line. Raises an UNREADABLE if it is invalid."""
+        """Reads a line of a journal. Raises one of UNREADABLE if the line is invalid."""
         stored = json.loads(line)
         if not isinstance(stored, dict):
             raise TypeError("a line is no object")
@@ -125,13 +124,13 @@ class Holding:
         return made
 
 
-# Namespace, user, pool, model and claim; in days that are kept as sums the claim is empty.
+# Namespace, user, pool, model and claim; in the stored sums of a day the claim is empty.
 Who = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Sums of holdings. A thousandth of a GPU held for a second is one of `milli`."""
+    """Sums of holdings. `milli`, `used` and `unknown` are thousandths of a GPU times seconds."""
 
     milli: int = 0
     used: int = 0
@@ -147,7 +146,7 @@ Amounts = dict[Who, Amount]
 
 @dataclass(slots=True)
 class Day:
-    """The sums of a day, for the holdings whose end is in the journals up to number `folded`."""
+    """The sums of a day over all holdings whose end is in a journal with a number up to `folded`."""
 
     folded: int = -1
     amounts: Amounts = field(default_factory=dict)
@@ -158,7 +157,7 @@ class Day:
 
     @classmethod
     def of_data(cls, data: Mapping[str, str]) -> "Day":
-        """Reads the sums. Raises an UNREADABLE if they are invalid."""
+        """Reads the sums. Raises one of UNREADABLE if they are invalid."""
         found: Amounts = {}
         for line in data.get("rows", "").splitlines():
             namespace, user, pool, model, *numbers = json.loads(line)
@@ -177,7 +176,7 @@ class Record:
     # The journal with the last line of each holding.
     journals: dict[tuple[str, int], int] = field(default_factory=dict)
     days: dict[datetime.date, Day] = field(default_factory=dict)
-    # Names of ConfigMaps, with the errors in them.
+    # A line for each unreadable part: the ConfigMap's name and the error.
     problems: list[str] = field(default_factory=list)
 
     def open(self) -> list[Holding]:
@@ -185,7 +184,7 @@ class Record:
 
 
 def read(config_maps: Iterable[Mapping[str, Any]]) -> Record:
-    """Reads the ConfigMaps with the label. Unreadable parts are left out and listed in `problems`."""
+    """Reads ConfigMaps that have USAGE_LABEL. Leaves out unreadable parts and lists them in `problems`."""
     record = Record()
     journals: list[tuple[int, Mapping[str, Any]]] = []
     for each in config_maps:
@@ -225,7 +224,7 @@ def journal_name(number: int) -> str:
 def journal_number(name: str) -> int:
     """Returns the number in a journal's name. Raises ValueError for any other name.
 
-    That includes a longer number: no journal could follow it.
+    A number of more than eight digits is invalid too: no journal could follow it.
     """
     digits = name.rpartition("-")[2]
     if len(digits) > len(str(MOST_JOURNAL)) or journal_name(number := int(digits)) != name:
@@ -249,7 +248,7 @@ def day_of(name: str) -> datetime.date:
 def amounts(record: Record, since: int, until: int) -> Amounts:
     """Returns the amounts held between two times.
 
-    Days kept as sums count as a whole, from the one with `since` on. Open holdings count as far as is known.
+    The stored sum of a day counts as a whole, from the day of `since` on. Open holdings count up to `record.until`.
     """
     found: Amounts = {}
     for day, kept in record.days.items():
@@ -265,7 +264,7 @@ def amounts(record: Record, since: int, until: int) -> Amounts:
 
 
 def by_day(holding: Holding, since: int, until: int, known_until: int) -> Iterator[tuple[datetime.date, Amounts]]:
-    """Yields the part of a holding between two times, for each day in UTC."""
+    """Yields the amounts of a holding between two times, for each day in UTC."""
     if holding.void:
         return
     end = max(holding.start, known_until) if holding.end is None else holding.end
@@ -276,7 +275,7 @@ def by_day(holding: Holding, since: int, until: int, known_until: int) -> Iterat
         begin, stop = max(first, number * _DAY_SECONDS), min(last, (number + 1) * _DAY_SECONDS)
         held = max(0, min(stop, end) - begin)
         unknown = max(0, stop - max(begin, end))
-        # The times of sessions within it are not kept: they are spread over it.
+        # The record has no times of single sessions: their sum is spread evenly over the holding.
         used = holding.used_until(end) * held // (end - holding.start) if end > holding.start else 0
         yield (
             date_at(begin),

@@ -1,4 +1,4 @@
-"""Why a claim waits: the answer that `remotegpu why` shows, and the interface that gives it."""
+"""The answer of `remotegpu why` about a waiting claim, and the interface that gives it."""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A claim that holds what another one waits for."""
+    """A claim that holds GPUs for which another claim waits."""
 
     claim: str  # "namespace/name"
     has: str  # "0.5 of a GPU"
     held_seconds: int
-    ends_in_seconds: int  # probably
+    ends_in_seconds: int  # an estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Answer:
     # Place in the queue of its pool, from 1; 0 if it does not wait there.
     position: int = 0
     ahead: tuple[str, ...] = ()
-    # Claims whose ends make room for it.
+    # Claims that make room for this claim when they end.
     holders: tuple[Holder, ...] = ()
     starts_in_seconds: int | None = None
     # The basis of the estimate.
     estimate: str = ""
-    # In a user's form: "-p 0.25".
+    # Smaller requests, in the form of options: "-p 0.25".
     smaller: tuple[str, ...] = ()
 
 
@@ -42,8 +42,8 @@ class Explainer(Protocol):
     def __call__(
         self, namespace: str, name: str, objects: Mapping[str, Sequence[Mapping[str, Any]]], now: datetime.datetime
     ) -> Answer:
-        """Explains a claim, which is among the objects.
+        """Explains the claim NAMESPACE/NAME. Raises KeyError if it is not in `objects`, ValueError if it is unreadable.
 
-        `objects` are the API server's by plural: gpupools, gpuclaims, resourcequotas, priorityclasses, pods (with a
-        share).
+        `objects` has the cluster's objects by plural name: gpupools, gpuclaims, resourcequotas, priorityclasses, pods
+        (only pods with a share).
         """

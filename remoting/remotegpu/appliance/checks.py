@@ -14,7 +14,7 @@ from remotegpu.rpc import pb
 
 @dataclass(frozen=True, slots=True)
 class ClaimsState:
-    """The state of the claims in Kubernetes: whether they were ever read, and why they cannot be now."""
+    """Whether the claims in Kubernetes were ever read (`known`), and why they cannot be read now."""
 
     known: bool
     trouble: str
@@ -22,7 +22,7 @@ class ClaimsState:
 
 @dataclass(frozen=True, slots=True)
 class IdentitiesState:
-    """The state of identities in Kubernetes: how long one is trusted without the API server, and why that is away."""
+    """How long an identity is trusted without the API server, and why the API server cannot be reached now."""
 
     believe_seconds: float
     trouble: str
@@ -30,17 +30,17 @@ class IdentitiesState:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentState:
-    """An environment for offload: its description, its problem, the isolation of its sessions, and their accelerator.
+    """The state of an environment for offload: its problem, and the isolation and accelerator of its sessions.
 
-    `devices` says how they reach an accelerator; empty if they have none.
+    `devices` says how sessions reach an accelerator; empty if they have none.
     """
 
     name: str
     description: str
     problem: str
-    refused: bool = False  # it is not broken, but is not served as it is; the appliance serves the rest
+    refused: bool = False  # the environment works, but its options are invalid, so the appliance does not serve it
     devices: str = ""
-    unlimited: bool = False  # nothing holds its sessions to their share of an accelerator
+    unlimited: bool = False  # sessions can exceed their share of an accelerator
     level: str = ""
     lacks: Sequence[str] = ()
 
@@ -56,7 +56,7 @@ class Situation:
     landlock: bool = False
     unwatched: str = ""
     draining: bool = False
-    shortage: str = ""  # why it opens no session
+    shortage: str = ""  # the reason why the appliance opens no session; empty if it does
     open_files: Sequence[Path] = ()  # secrets that other users of the machine may read or change
     claims: ClaimsState | None = None
     identities: IdentitiesState | None = None
@@ -64,7 +64,7 @@ class Situation:
 
 
 def exposed_without(settings: Settings) -> list[str]:
-    """Returns the options that are missing on an appliance that other machines can reach."""
+    """Returns the security options that are missing on an appliance that other machines can reach."""
     if is_loopback(settings.host):
         return []
     lacks_tokens = settings.tokens is None and settings.kubernetes is None
@@ -72,7 +72,7 @@ def exposed_without(settings: Settings) -> list[str]:
 
 
 def checks(now: Situation) -> Iterator[pb.Check]:
-    """Yields the checks in the order in which a person would look."""
+    """Yields the result of each check, the most basic checks first."""
     settings = now.settings
     yield from _gpus(now)
     if settings.backend == "cuda":

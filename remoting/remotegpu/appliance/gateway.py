@@ -1,11 +1,10 @@
-"""The gateway: the program that accepts all connections, and passes data to workers and calls to the control service.
+"""Starts, watches and restarts the gateway.
 
-It is started, watched and restarted here.
+The gateway is the program that accepts all connections. It passes data to workers and calls to the control service.
 """
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import logging
 import os
@@ -15,121 +14,42 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from remotegpu.appliance._generated import gateway_orders as orders
+from remotegpu.appliance._generated.gateway_events import GatewayEvent, Listening, Synced, read
+from remotegpu.appliance._generated.gateway_orders import LeasePart
 from remotegpu.appliance.handover import Adopted, NoHandoverError, Process, State, kept, taken
 from remotegpu.appliance.machine.exits import exit_text
-from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair, whole_number
+from remotegpu.appliance.packets import Packet, PacketChannel, packet_pair
 
 _log = logging.getLogger(__name__)
 
 _LISTEN_SECONDS = 5.0
-# A gateway that dies this often within a minute would die again.
+# A gateway that ends more often within a minute is not started again.
 _MAX_RESTARTS = 5
 _RETRY_SECONDS = 0.5
-# The gateway remembers as many.
+# The gateway remembers the same number.
 _MOST_MOVED = 4096
-# All orders for a new gateway, several times over.
+# Several times the number of orders that a new gateway gets at its start.
 _MOST_ORDERS = 64 << 10
 
 
 class GatewayError(Exception):
-    """The gateway does not stay up; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionConnected:
-    """A client has connected to its session."""
-
-    session_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseHeld:
-    """The connection that holds a lease is open."""
-
-    lease_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseGone:
-    """The connection that held a lease has ended."""
-
-    lease_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A connection was turned away."""
-
-    peer: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedMore:
-    """The number of connections that were turned away without a `Refused`."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """A lease's use of a GPU since the last report."""
-
-    lease_id: str
-    gpu: int
-    nanoseconds: int
+    """Raised if the gateway does not start. The message has the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A new gateway runs, which knows neither leases nor sessions."""
+    """A new gateway was started. It knows neither leases nor sessions yet."""
 
 
-Event = SessionConnected | LeaseHeld | LeaseGone | Refused | RefusedMore | Used | Restarted
+Event = GatewayEvent | Restarted
 Listener = Callable[[Event], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A lease's part of a GPU's time, in thousandths: for the gateway, which gives turns."""
-
-    gpu: int
-    weight: int
-    limit: int
-
-
-def events(packet: Packet) -> list[Event]:
-    """Parses a gateway's packet into events; none if it is not an event, as a gateway relays what strangers send."""
-    some_id = str(packet.get("id", ""))
-    if packet.get("op") == "used" and isinstance(times := packet.get("times"), list):
-        return [_used(each) for each in times if isinstance(each, dict)]
-    event = _event(packet, some_id)
-    return [] if event is None else [event]
-
-
-def _used(times: Packet) -> Used:
-    return Used(str(times.get("lease")), whole_number(times, "gpu"), whole_number(times, "nanoseconds"))
-
-
-def _event(packet: Packet, some_id: str) -> Event | None:
-    match packet.get("op"):
-        case "session_connected":
-            return SessionConnected(some_id)
-        case "lease_held":
-            return LeaseHeld(some_id)
-        case "lease_gone":
-            return LeaseGone(some_id)
-        case "refused":
-            return Refused(str(packet.get("peer")), str(packet.get("reason")))
-        case "refused_more":
-            return RefusedMore(whole_number(packet, "count"))
-    return None
-
-
 def _local_socket(folder: Path | None, kept: Path) -> Path | None:
-    """Returns an unguessable name in the folder; the same as long as the file `kept` exists.
+    """Returns the path of a socket with an unguessable name in the folder. The file `kept` stores the name.
 
-    The gateway listens there once the folder can be written to. On a node of a cluster the device plugin makes the
+    The gateway listens there as soon as the folder is writable. On a node of a cluster the device plugin creates the
     folder.
     """
     if folder is None:
@@ -141,7 +61,7 @@ def _local_socket(folder: Path | None, kept: Path) -> Path | None:
 
 
 def _remove_dead(folder: Path) -> None:
-    """Removes sockets of this user's appliances that were killed."""
+    """Removes sockets that killed appliances of this user left in the folder."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
@@ -150,10 +70,11 @@ def _remove_dead(folder: Path) -> None:
 
 
 class Gateway:
-    """The gateway process. Once started, it listens for data on `port` and for calls on `control_port`.
+    """The gateway process. It listens for data on `port` and for calls on `control_port`.
 
-    The control service takes calls on the Unix socket `service`. `data_socket` is for data of clients on this machine.
-    With a certificate it is in the folder `local`, if there is one, and takes only memory that clients share.
+    The gateway passes calls to the control service on the Unix socket `service`. `data_socket` is a Unix socket for
+    data of clients on this machine; None if there is none. With a certificate this socket lies in the folder `local`,
+    and only clients with shared memory can use it.
     """
 
     def __init__(
@@ -171,17 +92,17 @@ class Gateway:
         self._process: Process | None = None
         self._listening: asyncio.Future[tuple[int, int]] | None = None
         self._watch: asyncio.Task[None] | None = None
-        # The gateway's end of each resumable session, with its ticket: for the next gateway.
+        # The gateway's end of each resumable session, with the ticket. A restarted gateway gets them again.
         self._sessions: dict[str, tuple[str, socket.socket]] = {}
-        # Callers that wait until orders are carried out, by number.
+        # Callers that wait until the gateway has carried out all orders, by number.
         self._syncs = 0
         self._synced: dict[int, asyncio.Future[None]] = {}
-        # Sessions and leases that have moved away: their tickets and new places.
+        # Tickets and new places of sessions and leases that have moved away.
         self._moved: dict[str, tuple[str, str]] = {}
-        # The gateway's end for each acceptor that asks for connections: for the next gateway if this one dies.
+        # The gateway's end for each acceptor that requests connections. A restarted gateway gets them again.
         self._acceptors: dict[str, socket.socket] = {}
         # Leases whose time is divided, and their workers, for the next gateway.
-        self._parts: dict[str, list[Part]] = {}
+        self._parts: dict[str, list[LeasePart]] = {}
         self._turns: dict[str, tuple[str, socket.socket]] = {}
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -191,31 +112,40 @@ class Gateway:
         return self._process.pid if self._process is not None else None
 
     async def start(self, host: str, port: int, control_port: int, listener: Listener) -> None:
-        """Starts to listen on the ports, 0 for any free one. From here on `listener` gets the gateway's events."""
+        """Starts the gateway, which listens on the ports (0: any free port). `listener` gets the events from then on.
+
+        Raises GatewayError.
+        """
         self.port, self.control_port = port, control_port
         process = await self._start(host, listener)
         self._watch = asyncio.create_task(self._restart_when_it_dies(host, listener, process))
 
     def handed(self) -> State:
-        """Returns the state for `adopt`. Acceptors are not in it."""
+        """Returns the state for `adopt`, without acceptors. Raises NoHandoverError while the gateway starts."""
         if self._channel is None or self._channel.closed or self._channel.waits or self._process is None:
             raise NoHandoverError("the gateway is being started: try again")
         sessions = [(name, ticket, kept(data.fileno())) for name, (ticket, data) in self._sessions.items()]
         ports = {"port": self.port, "control_port": self.control_port}
         found = {"pid": self._process.pid, "control": kept(self._channel.fileno()), "moved": self._moved}
         turns = [(name, lease_id, kept(turns.fileno())) for name, (lease_id, turns) in self._turns.items()]
-        parts = {name: [dataclasses.astuple(part) for part in parts] for name, parts in self._parts.items()}
+        parts = {
+            name: [(part["gpu"], part["weight"], part["limit"]) for part in parts]
+            for name, parts in self._parts.items()
+        }
         return {**ports, **found, "sessions": sessions, "turns": turns, "parts": parts}
 
     def adopt(self, state: State, host: str, listener: Listener) -> None:
-        """Takes over the gateway described by `handed`."""
+        """Takes over the running gateway that the state of `handed` describes."""
         self.port, self.control_port = state["port"], state["control_port"]
         self._moved = {name: (ticket, to) for name, (ticket, to) in state["moved"].items()}
         self._sessions = {name: (ticket, socket.socket(fileno=taken(data))) for name, ticket, data in state["sessions"]}
-        # An appliance of an earlier version divides no time.
+        # The state of an earlier version has no turns.
         turns = state.get("turns", ())
         self._turns = {name: (lease_id, socket.socket(fileno=taken(turn))) for name, lease_id, turn in turns}
-        self._parts = {name: [Part(*part) for part in parts] for name, parts in state.get("parts", {}).items()}
+        self._parts = {
+            name: [LeasePart(gpu=gpu, weight=weight, limit=limit) for gpu, weight, limit in parts]
+            for name, parts in state.get("parts", {}).items()
+        }
         process = self._process = Adopted(state["pid"])
         control = socket.socket(fileno=taken(state["control"]))
         self._channel = self._talk(control, listener)
@@ -240,77 +170,80 @@ class Gateway:
                 self.data_socket.unlink()
 
     def admit_session(self, session_id: str, ticket: str, data: socket.socket, *, resumes: bool) -> None:
-        """Admits one data connection with this ticket to a worker; `data` belongs to the gateway from here on.
+        """Lets the gateway pass one data connection with this ticket to a worker. The gateway owns `data` from then on.
 
-        `resumes`: after a break, admit other connections that prove that they are this session's.
+        If `resumes`, the gateway admits later connections too, if they prove that they belong to this session.
         """
-        self._send({"op": "session", "id": session_id, "ticket": ticket, "resumes": resumes}, (data.fileno(),))
+        self._send(orders.session(id=session_id, ticket=ticket, resumes=resumes), (data.fileno(),))
         if resumes:
             self._sessions[session_id] = ticket, data
         else:
             data.close()
 
     def ticket(self, session_id: str) -> str:
-        """Returns the ticket with which the client of a session reconnects; empty if it does not."""
+        """Returns the ticket with which the client of a session reconnects; empty if the session is not resumable."""
         return self._sessions[session_id][0] if session_id in self._sessions else ""
 
     def replace_ticket(self, session_id: str, ticket: str) -> None:
-        """Hands a session that came from another appliance to its client, with the client's ticket."""
+        """Sets the client's ticket of a session that moved here from another appliance. Then the client can connect."""
         _, data = self._sessions[session_id]
         self._sessions[session_id] = ticket, data
-        self._send({"op": "joined", "id": session_id, "ticket": ticket}, (data.fileno(),))
+        self._send(orders.joined(id=session_id, ticket=ticket), (data.fileno(),))
 
     def moved(self, any_id: str, ticket: str, to: str) -> None:
-        """Tells clients that ask for a session or lease with this ticket where it is."""
+        """Lets the gateway redirect clients of a moved session or lease, which show `ticket`, to the appliance `to`."""
         self._moved[any_id] = ticket, to
         if len(self._moved) > _MOST_MOVED:
             del self._moved[next(iter(self._moved))]
-        self._send({"op": "moved", "id": any_id, "ticket": ticket, "to": to})
+        self._send(orders.moved(id=any_id, ticket=ticket, to=to))
 
     async def synced(self) -> None:
-        """Waits until the gateway has carried out every order so far; a restarted one gets the orders again."""
+        """Waits until the gateway has carried out all orders so far, but at most five seconds.
+
+        A restarted gateway gets the orders again.
+        """
         self._syncs += 1
         done = self._synced[self._syncs] = asyncio.get_running_loop().create_future()
-        self._send({"op": "sync", "number": self._syncs})
+        self._send(orders.sync(number=self._syncs))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LISTEN_SECONDS):
                 await done
 
     def readmit_sessions(self) -> None:
-        """Tells a new gateway about the sessions; their clients connect again."""
+        """Sends all sessions to a new gateway. Their clients then reconnect."""
         for any_id, (ticket, to) in self._moved.items():
-            self._send({"op": "moved", "id": any_id, "ticket": ticket, "to": to})
+            self._send(orders.moved(id=any_id, ticket=ticket, to=to))
         for session_id, (ticket, data) in self._sessions.items():
-            self._send({"op": "joined", "id": session_id, "ticket": ticket}, (data.fileno(),))
+            self._send(orders.joined(id=session_id, ticket=ticket), (data.fileno(),))
         for lease_id, parts in self._parts.items():
             self.set_parts(lease_id, parts)
         for session_id, (lease_id, turns) in self._turns.items():
-            self._send({"op": "turns", "id": session_id, "lease": lease_id}, (turns.fileno(),))
+            self._send(orders.turns(id=session_id, lease=lease_id), (turns.fileno(),))
 
-    def set_parts(self, lease_id: str, parts: list[Part]) -> None:
+    def set_parts(self, lease_id: str, parts: list[LeasePart]) -> None:
         """Sets a lease's parts of its GPUs' time."""
         self._parts[lease_id] = parts
-        self._send({"op": "share", "lease": lease_id, "places": [dataclasses.asdict(part) for part in parts]})
+        self._send(orders.share(lease=lease_id, places=parts))
 
     def admit_turns(self, session_id: str, lease_id: str, turns: socket.socket) -> None:
-        """Gives the worker of a session turns on this socket, which belongs to the gateway from here on."""
+        """Lets the gateway give turns to a session's worker over `turns`. The gateway owns the socket from then on."""
         self._turns[session_id] = lease_id, turns
-        self._send({"op": "turns", "id": session_id, "lease": lease_id}, (turns.fileno(),))
+        self._send(orders.turns(id=session_id, lease=lease_id), (turns.fileno(),))
 
     def admit_lease(self, lease_id: str, ticket: str) -> None:
-        self._send({"op": "lease", "id": lease_id, "ticket": ticket})
+        self._send(orders.lease(id=lease_id, ticket=ticket))
 
     def admit_acceptor(self, session_id: str, asking: socket.socket) -> None:
-        """Gives an acceptor connections when it asks on the other end of `asking`, which the gateway owns from here on.
+        """Lets an acceptor request connections on the other end of `asking`. The gateway owns `asking` from then on.
 
-        Calls on them come from the peer `session:ID`.
+        Calls on these connections have the peer name `session:ID`.
         """
         self._acceptors[session_id] = asking
-        self._send({"op": "acceptor", "id": session_id}, (asking.fileno(),))
+        self._send(orders.acceptor(id=session_id), (asking.fileno(),))
 
     def known(self, connection: int) -> None:
         """Tells the gateway that a call on this connection of the control port was authenticated."""
-        self._send({"op": "known", "connection": connection})
+        self._send(orders.known(connection=connection))
 
     def forget(self, any_id: str) -> None:
         if asking := self._acceptors.pop(any_id, None):
@@ -320,7 +253,7 @@ class Gateway:
         if turns := self._turns.pop(any_id, None):
             turns[1].close()
         self._parts.pop(any_id, None)
-        self._send({"op": "forget", "id": any_id})
+        self._send(orders.forget(id=any_id))
 
     def _send(self, packet: Packet, fds: tuple[int, ...] = ()) -> None:
         if self._channel is not None:
@@ -368,14 +301,15 @@ class Gateway:
         return PacketChannel(control, receive, self._closed, most_waiting=_MOST_ORDERS)
 
     def _receive(self, packet: Packet, listener: Listener) -> None:
-        if packet.get("op") == "listening" and self._listening is not None and not self._listening.done():
-            self._listening.set_result((int(packet["port"]), int(packet["control"])))
-        elif packet.get("op") == "synced":
-            done = self._synced.pop(whole_number(packet, "number"), None)
-            if done is not None and not done.done():
-                done.set_result(None)
-        else:
-            for event in events(packet):
+        match event := read(packet):
+            case Listening(port, control):
+                if self._listening is not None and not self._listening.done():
+                    self._listening.set_result((port, control))
+            case Synced(number):
+                done = self._synced.pop(number, None)
+                if done is not None and not done.done():
+                    done.set_result(None)
+            case _ if event is not None:
                 listener(event)
 
     def _closed(self) -> None:
@@ -402,5 +336,5 @@ class Gateway:
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
                 for session_id, asking in self._acceptors.items():
-                    self._send({"op": "acceptor", "id": session_id}, (asking.fileno(),))
+                    self._send(orders.acceptor(id=session_id), (asking.fileno(),))
                 listener(Restarted())

@@ -1,7 +1,7 @@
-"""Restarts an appliance's Python while its gateway and workers go on, and passes its state to the new process image.
+"""Restarts an appliance's Python while gateway and workers keep running, and passes the state to the new program.
 
 The process executes itself (`execv`), so it keeps its pid, its children and the inheritable descriptors. All other
-state is in a file in memory that only this process has, and that has no name.
+state is in a memory file without a name, which only this process has open.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any, Final, NoReturn, Protocol
 
-# Increased when newer code could not go on with the state of older code, or with older gateways and workers.
+# Must be increased when new code cannot use the state of older code, or cannot work with older gateways and workers.
 FORMAT: Final = 1
 
 _FORMAT_SECONDS: Final = 20
@@ -24,11 +24,11 @@ State = dict[str, Any]
 
 
 class NoHandoverError(Exception):
-    """The appliance cannot restart in place; the message says why."""
+    """Raised if the appliance cannot restart in place. The message has the cause."""
 
 
 class Process(Protocol):
-    """A child process, also one that was started before a handover."""
+    """A child process. It may have been started before a handover."""
 
     @property
     def pid(self) -> int: ...
@@ -70,13 +70,13 @@ def kept(descriptor: int) -> int:
 
 
 def taken(descriptor: int) -> int:
-    """Takes over a descriptor that stayed open; no further process inherits it."""
+    """Takes over a descriptor that stayed open, and lets no other process inherit it."""
     os.set_inheritable(descriptor, False)
     return descriptor
 
 
 async def check_new_code() -> None:
-    """Raises NoHandoverError if the installed code does not start, or could not go on."""
+    """Raises NoHandoverError if the installed code does not start, or cannot use this appliance's state."""
     asked = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _ASK, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -98,18 +98,18 @@ async def check_new_code() -> None:
 
 
 def execute(state: State) -> NoReturn:
-    """Replaces this program with the installed code, with the same command line. Raises OSError."""
+    """Replaces this program by the installed code, with the same command line. Raises OSError if that fails."""
     file = os.memfd_create("remotegpu-handover", 0)
     with open(file, "w", closefd=False) as writer:
         json.dump({"format": FORMAT, **state}, writer)
     os.environ[_ENV] = str(file)
-    # A second request must not end this process before it can handle one.
+    # A second SIGHUP must not end this process before the new code has a handler.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (no shell is wanted)
 
 
 def received() -> State | None:
-    """Returns the state from before the handover, once; None if this is an ordinary start."""
+    """Returns the state from before a handover; None on an ordinary start, and from the second call on."""
     descriptor = os.environ.pop(_ENV, None)
     if descriptor is None:
         return None

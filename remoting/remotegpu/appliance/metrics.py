@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: counters that the parts increment, gauges computed when asked. Base units throughout."""
+"""Metrics for Prometheus: counters that the parts increment, and gauges computed at each scrape. All in base units."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ _WAIT_BUCKETS = (0.01, 0.1, 1, 10, 60, 600, 3600)
 
 
 class Counters:
-    """All values that only grow."""
+    """All metrics that only increase."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
@@ -82,9 +82,9 @@ class Counters:
 
 
 class Gauges(Collector):
-    """Present values, from the same inventory that `remotegpu ls` shows.
+    """Current values, from the same inventory that `remotegpu ls` shows.
 
-    `readings` asks the driver about a GPU by its UUID; `processes` are the ids of all that run here, by part.
+    `readings` asks the driver about the GPU with a UUID. `processes` returns the pids of all running processes by part.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ def resident_bytes(process: int) -> int:
 
 
 def _of_readings(by_gpu: Mapping[str, Readings]) -> Iterable[GaugeMetricFamily]:
-    """Yields the driver's measurements, without those that a GPU does not have."""
+    """Yields the measurements of the driver. Measurements that a GPU does not have are left out."""
     figures: dict[str, tuple[str, Callable[[Readings], float | None]]] = {
         "utilization_ratio": ("Part of the last moment in which a kernel ran.", _part("gpu_utilization_percent", 100)),
         "memory_utilization_ratio": (
@@ -177,7 +177,7 @@ def _part(field: str, divisor: int) -> Callable[[Readings], float | None]:
 
 
 def _of_claims(now: pb.InventoryReply) -> Iterable[Metric]:
-    """Yields each claim's values on each GPU, in Kubernetes."""
+    """Returns the metrics of each claim on each GPU, in Kubernetes."""
     labels = ("gpu", "namespace", "claim", "uid")
     leased = GaugeMetricFamily("remotegpu_claim_leased_bytes", "Memory that the claim has.", labels=labels)
     used = GaugeMetricFamily("remotegpu_claim_used_bytes", "Memory granted to its sessions.", labels=labels)

@@ -1,4 +1,7 @@
-"""JSON objects, one a packet, between the appliance and the programs it starts (SOCK_SEQPACKET)."""
+"""A channel of packets between the appliance and a program that it starts: each packet is a JSON object.
+
+The socket is of the type SOCK_SEQPACKET.
+"""
 
 import asyncio
 import contextlib
@@ -16,13 +19,13 @@ _log = logging.getLogger(__name__)
 
 # Neither end reads a longer packet (`MAX_PACKET` of the gateway, `PACKET` of the worker).
 MAX_PACKET: Final = 64 << 10
-# A worker may be under a tenant's control: it must not occupy the event loop by sending without a pause.
+# A tenant may control a worker, and a worker that sends without a pause must not block the event loop.
 _PACKETS_PER_TURN: Final = 32
-# Packets that wait for the other end; one that reads none of so many counts as gone.
+# The number of packets that may wait for the other end. If it reads none of them, it is treated as gone.
 _MOST_WAITING: Final = 1024
-# Rounds of `_PACKETS_PER_TURN` packets.
+# The limit of `hear_out`, in rounds of `_PACKETS_PER_TURN` packets.
 _MOST_UNHEARD: Final = 32
-# Errors of the kernel that pass: no memory now, or too many descriptors in flight.
+# Transient errors of the kernel: no memory now, or too many descriptors in flight.
 _LATER: Final = (errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 _LATER_SECONDS: Final = 0.02
 
@@ -36,9 +39,9 @@ def packet_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class PacketChannel:
-    """Our end of such a socket. `on_close` is called once, when the other end is gone or sends invalid data.
+    """Our end of a packet socket. `on_close` is called once, when the other end is gone or sends invalid data.
 
-    `most_waiting`: packets that may wait until the other end reads; with more it counts as gone.
+    At most `most_waiting` packets wait until the other end reads. With more, the other end is treated as gone.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class PacketChannel:
         self._on_packet = on_packet
         self._on_close = on_close
         self._most_waiting = most_waiting
-        # With duplicated descriptors.
+        # Packets that wait, with duplicates of their descriptors.
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self._later: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -63,16 +66,16 @@ class PacketChannel:
 
     @property
     def waits(self) -> bool:
-        """Whether packets wait until the other end reads."""
+        """Whether packets wait for the other end to read."""
         return bool(self._waiting)
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, packet: Packet, fds: Sequence[int] = ()) -> None:
-        """Sends in order, without waiting: packets that do not fit go when the other end has read.
+        """Sends a packet in order, without blocking. A packet that does not fit now is queued.
 
-        A packet that is too long is not sent, with a line in the log; the channel stays open.
+        A packet that is too long is logged and not sent; the channel stays open.
         """
         if self.closed:
             return
@@ -87,7 +90,7 @@ class PacketChannel:
             self._keep(data, fds)
 
     def _send_now(self, data: bytes, fds: Sequence[int]) -> bool:
-        """Sends a packet now; false if it has to wait."""
+        """Sends a packet now. Returns False if the packet has to wait."""
         try:
             if fds:
                 socket.send_fds(self._socket, [data], list(fds))
@@ -121,8 +124,8 @@ class PacketChannel:
                 break
             data, fds = self._waiting[0]
             if not self._send_now(data, fds):
-                # The socket is full again, or the kernel lacks something: then it is writable all the time, so try
-                # later.
+                # The socket is full again, or the kernel lacks a resource. In the second case the socket stays
+                # writable, so only a timer can retry.
                 self._loop.remove_writer(self._socket)
                 self._later = self._loop.call_later(_LATER_SECONDS, self._again)
                 return
@@ -150,14 +153,14 @@ class PacketChannel:
             self._on_close()
 
     def hear_out(self) -> None:
-        """Reads the remaining packets of the other end, which has exited."""
-        # More than a socket holds: a child process of it may go on sending.
+        """Reads the remaining packets after the other end has exited."""
+        # More than a socket holds, but limited: a child process of the other end may still send.
         for _ in range(_MOST_UNHEARD):
             if not self._readable():
                 return
 
     def _readable(self) -> bool:
-        """Reads a few packets; returns whether there may be more."""
+        """Reads a few packets. Returns whether there may be more."""
         for _ in range(_PACKETS_PER_TURN):
             if self.closed:
                 return False
@@ -176,7 +179,7 @@ class PacketChannel:
 
 
 def _files(fds: Sequence[int]) -> list[FileIO] | None:
-    """Wraps the descriptors in files; None, with all closed, if one is not a readable file."""
+    """Wraps the descriptors in files. If one is not a readable file, closes all and returns None."""
     files: list[FileIO] = []
     for place, fd in enumerate(fds):
         try:
@@ -196,7 +199,7 @@ def _close_all(fds: Sequence[int]) -> None:
 
 
 def decode(data: bytes) -> Packet | None:
-    """Returns the object; None if the data is not a JSON object."""
+    """Parses a packet. Returns None if the data is not a JSON object."""
     try:
         packet = json.loads(data)
     except (ValueError, RecursionError):
@@ -204,7 +207,24 @@ def decode(data: bytes) -> Packet | None:
     return packet if isinstance(packet, dict) else None
 
 
+def text(packet: Packet, key: str) -> str:
+    """Returns a packet's text; "" for anything else."""
+    value = packet.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def flag(packet: Packet, key: str) -> bool:
+    """Returns whether a packet's value is true; False for anything else."""
+    return packet.get(key) is True
+
+
+def items(packet: Packet, key: str) -> list[Any]:
+    """Returns a packet's list; an empty one for anything else."""
+    value = packet.get(key)
+    return value if isinstance(value, list) else []
+
+
 def whole_number(packet: Packet, key: str) -> int:
-    """Returns a packet's number from 0 to 2^63 - 1; 0 for anything else."""
+    """Returns the number under `key`, from 0 to 2^63 - 1; 0 for any other value."""
     value = packet.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else 0

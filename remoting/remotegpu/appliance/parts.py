@@ -1,4 +1,4 @@
-"""The parts of an appliance that an extension builds on."""
+"""The parts of an appliance that an extension gets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Parts:
     settings: Settings
     backend: Backend
     hardware: Hardware
-    shareable: Sequence[int]  # bytes of each GPU that leases can have
+    shareable: Sequence[int]  # bytes of each GPU that are available for leases
     uids: Uids
     staging: Staging
     counters: Counters

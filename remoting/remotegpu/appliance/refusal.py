@@ -1,4 +1,4 @@
-"""Refusals: requests that are answered with a sentence, and their log."""
+"""Refusals: errors with a sentence for the caller, and the log of them."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from prometheus_client import Counter as Counted
 
 from remotegpu.api.lines import one_line
 
-# Lines about one peer in a period.
+# The number of log lines about one peer in a period.
 _MOST: Final = 100
 _PERIOD_SECONDS: Final = 60.0
 _MOST_LINE: Final = 500
@@ -19,12 +19,12 @@ _log = logging.getLogger(__name__)
 
 
 class RefusalError(Exception):
-    """A refusal: the gRPC status code and one line with the cause and the next step."""
+    """A refused request: the gRPC status code, and one line with the cause and the next step."""
 
     def __init__(
         self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, str], ...] = (), *, about: str = ""
     ) -> None:
-        """`metadata`: the answer for a program. `about`: caller and subject, for the log."""
+        """Creates a refusal. `metadata` is for the calling program; `about` has caller and subject, for the log."""
         super().__init__(message)
         self.about = about
         self.code = code
@@ -33,24 +33,24 @@ class RefusalError(Exception):
 
 
 def refused(message: str) -> RefusalError:
-    """Returns a refusal of a request that is impossible in the present state."""
+    """Returns an error for a request that the current state does not allow (FAILED_PRECONDITION)."""
     return RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
 class Refusals:
     """Counts all refusals, and logs some lines about each peer.
 
-    At the end of a period it logs how many more there were.
+    At the end of a period it logs the number of the others.
     """
 
     def __init__(self, counted: Counted) -> None:
-        """`counted`: a counter by reason."""
+        """Starts without refusals. `counted` is a counter with the label `reason`."""
         self._counted = counted
         self._seen: Counter[str] = Counter()
 
     def note(self, method: str, peer: str, refusal: RefusalError) -> None:
-        """Counts and logs a refusal. `peer`: address and port."""
-        # The new place of a moved lease is an answer, not a refusal.
+        """Counts and logs a refusal. `peer` is address and port of the caller."""
+        # The error with the new place of a moved lease is an ordinary answer.
         if refusal.metadata:
             return
         self._counted.labels(reason=refusal.code.name.lower()).inc()

@@ -1,4 +1,4 @@
-"""Files with secrets: those that identify this appliance, and those that identify its callers."""
+"""Finds files with secrets: the key of this appliance, and the tokens of its callers."""
 
 import contextlib
 import stat
@@ -8,16 +8,17 @@ from pathlib import Path
 from remotegpu.appliance.settings import Settings
 from remotegpu.rpc.own_token import OwnToken
 
-# The folder of a pod's own token for the API server.
+# The folder with a pod's own token for the API server.
 _SERVICE_ACCOUNT = Path("/var/run/secrets")
-# A group may read them: a Secret that is mounted in a pod belongs to its group.
+# The forbidden permissions. A group may read: a Secret that is mounted in a pod belongs to the pod's group.
 _OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 
 def secret_files(settings: Settings, own: OwnToken | None) -> list[Path]:
-    """Returns files that no tenant's process may read.
+    """Returns the files and folders that no process of a tenant may read.
 
-    Private files next to the given ones count too: an administrator's token and a CA's key often lie there.
+    They include private files in the folders of key, tokens and certificate, where an administrator's token or the key
+    of a CA often is.
     """
     given = [path.absolute() for path in (settings.key, settings.tokens, settings.cert) if path is not None]
     beside = {path for folder in {each.parent for each in given} for path in _private_files(folder)}
@@ -26,7 +27,7 @@ def secret_files(settings: Settings, own: OwnToken | None) -> list[Path]:
 
 
 def _private_files(folder: Path) -> Iterator[Path]:
-    """Yields the folder's files that are not readable for all users."""
+    """Yields the files of a folder that not every user can read."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             status = path.lstat()
@@ -35,7 +36,7 @@ def _private_files(folder: Path) -> Iterator[Path]:
 
 
 def open_to_others(settings: Settings) -> list[Path]:
-    """Returns the key and the tokens if other users of this machine may read or change them."""
+    """Returns which of key and token file other users of this machine may read or change."""
     found = []
     for path in filter(None, (settings.key, settings.tokens)):
         with contextlib.suppress(OSError):

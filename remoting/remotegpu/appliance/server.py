@@ -1,4 +1,4 @@
-"""Puts the parts together, runs them, and stops them in order."""
+"""Builds the parts of an appliance, runs them, and stops them in order."""
 
 import asyncio
 import contextlib
@@ -17,24 +17,14 @@ import grpc.aio
 from remotegpu.api.lines import one_line
 from remotegpu.api.modes import ComputeMode, Landlock, WorkerWrites
 from remotegpu.api.quantities import format_bytes
+from remotegpu.appliance._generated import gateway_events as events
 from remotegpu.appliance.backends.base import Backend, BackendError
 from remotegpu.appliance.backends.xids import Effect, classify
 from remotegpu.appliance.checks import ClaimsState, IdentitiesState, Situation, checks
 from remotegpu.appliance.claims.authority import ClaimAuthority, audiences
 from remotegpu.appliance.claims.leases import ClaimLeases
 from remotegpu.appliance.claims.reviews import Reviews
-from remotegpu.appliance.gateway import (
-    Event,
-    Gateway,
-    GatewayError,
-    LeaseGone,
-    LeaseHeld,
-    Refused,
-    RefusedMore,
-    Restarted,
-    SessionConnected,
-    Used,
-)
+from remotegpu.appliance.gateway import Event, Gateway, GatewayError, Restarted
 from remotegpu.appliance.gpus.hardware import Hardware, SelfTest, probe, self_test, worker_environment
 from remotegpu.appliance.gpus.health import GpuHealth
 from remotegpu.appliance.handover import NoHandoverError, State, check_new_code, execute, received
@@ -78,8 +68,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CALLS_GRACE_SECONDS = 1.0
-# Limits for one connection of any client: the gateway limits the number of connections. An idle client connects again.
-# The kernel's keepalive on the gateway's side finds dead peers: a stopped program is not dead.
+# Limits of one connection; the gateway limits the number of connections. An idle client reconnects. TCP keepalive in
+# the gateway finds dead peers, but does not end a connection of a stopped program.
 _CALL_LIMITS = [
     ("grpc.max_concurrent_streams", 64),
     ("grpc.max_receive_message_length", 256 << 10),
@@ -90,14 +80,14 @@ _LONGEST_SOCKET_NAME = 107  # unix(7)
 
 
 class StartError(Exception):
-    """The appliance cannot start, or not go on; the message says why and what to do."""
+    """Raised if the appliance cannot start or continue. The message has the cause and the remedy."""
 
 
 def run(settings: Settings) -> None:
-    """Serves until a signal ends it, or the other end of `parent_fd` is closed."""
-    # The process that started us may have blocked signals, as `remotegpu run` does; workers would inherit that.
+    """Serves until a signal comes or the other end of `parent_fd` is closed. Raises StartError."""
+    # The parent process may have blocked signals, as `remotegpu run` does, and workers would inherit the mask.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    # Sessions, connections and shared memory keep descriptors open; one tenant must leave some to others.
+    # Raised to the hard limit, since sessions, connections and shared memory need descriptors.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     level = logging.ERROR if settings.quiet else logging.INFO
@@ -145,7 +135,7 @@ async def _run(settings: Settings, handed: State | None) -> None:
 
 
 def _without_cgroup(settings: Settings) -> None:
-    """Refuses to start, or logs what is not enforced. Raises StartError."""
+    """Handles missing cgroups: raises StartError if they are required, else logs which limits are not enforced."""
     lacks = "no cgroup with a limit of memory can be made here"
     if settings.require_cgroup:
         raise StartError(
@@ -162,7 +152,7 @@ def _without_cgroup(settings: Settings) -> None:
 
 
 async def _hardware_again(backend: Backend, worker: Path, handed: State) -> Hardware:
-    """Returns the hardware of the first start, untested, as sessions use it. Raises NoHandoverError if GPUs differ."""
+    """Returns the hardware after a handover, with the old test results. Raises NoHandoverError if GPUs differ."""
     snapshot = (await probe(backend, worker, test=False)).snapshot
     before, now = handed["gpus"], [gpu.uuid_text for gpu in snapshot.gpus]
     if before != now:
@@ -195,7 +185,7 @@ class Appliance:
         self._counters = Counters()
         gpus, overhead = hardware.snapshot.gpus, hardware.overhead_bytes
         limits = settings.limits
-        # A spare worker has a context like a session.
+        # A spare worker has a context, as a session has.
         most = limits.sessions_per_gpu + settings.warm_contexts
         sizes = [backend.shareable(g.uuid_text, g.memory_bytes, overhead, most) for g in gpus]
         turns = settings.compute_mode is ComputeMode.TURNS
@@ -210,10 +200,11 @@ class Appliance:
             tells_recovery=lambda gpu: backend.tells_recovery(gpus[gpu].uuid_text),
         )
         hidden = [*secret_files(settings, own), staging.private("control")]
-        # A folder of the node: no file that a worker could write there belongs to a tenant.
+        # Hidden because it is a folder of the node, where workers must not write.
         local = [] if settings.local_sockets is None else [settings.local_sockets.absolute()]
         if backend.opens_files:
-            # Code that zygotes load, and the folders of other sessions. The software GPU's library may be there too.
+            # Hides code that zygotes load, and the folders of other sessions. Not with the software GPU, whose library
+            # may be there.
             local.append(staging.private("control").parent)
         workers = Workers(
             worker,
@@ -249,11 +240,11 @@ class Appliance:
         self._departures = Departures(
             self._leases, self._sessions, self._suspensions, gateway, snapshot, settings.move_bytes_per_second
         )
-        # Only a lease that a client opened keeps the appliance in use; that of a claim may lie idle for days.
+        # Outside of Kubernetes each lease keeps the appliance in use. The lease of a claim may be idle for days.
         idle = self._sessions.none_left if settings.kubernetes else self._leases.none_left
         self._drain = Drain(self._leases, self._sessions, idle, settings.drain_seconds)
         self._unwatched = ""
-        # Whether programs can reach it.
+        # Whether the appliance accepts connections.
         self._listens = False
         self._claims: ClaimLeases | None = None
         self._reviews: Reviews | None = None
@@ -276,7 +267,7 @@ class Appliance:
         if handed is None:
             _require_free(settings.host, settings.port)
         server = _control_server(socket_file)
-        # Port 0 is any free one, for data too.
+        # Port 0 means any free port, for data too.
         default = settings.port + 1 if settings.port else 0
         data_port = default if settings.data_port is None else settings.data_port
         refusals = Refusals(self._counters.refusals)
@@ -312,7 +303,7 @@ class Appliance:
             stack.callback(self._code.close)
             stack.push_async_callback(self._environments.stop)
             stack.push_async_callback(self._sessions.settled)
-            # The gateway passes calls on until the service has ended them.
+            # The gateway ends after the service, since it passes on the calls.
             stack.push_async_callback(self._gateway.stop)
             await server.start()
             stack.push_async_callback(server.stop, _CALLS_GRACE_SECONDS)
@@ -328,7 +319,7 @@ class Appliance:
             self._listens = True
             stack.push_async_callback(self._leases.end_all, "the appliance shuts down")
             self._unwatched = self._follow_xids()
-            # Their self-tests open sessions, like tenants.
+            # After `_listens`, since the self-tests of environments open sessions.
             await self._environments.start()
             if self._spares is not None:
                 stack.push_async_callback(self._spares.close)
@@ -340,7 +331,10 @@ class Appliance:
             await self._until_stopped(server, asked, follow)
 
     def _keep_token(self, port: int, stack: contextlib.AsyncExitStack) -> None:
-        """Puts the token where this user's programs find it, until the end; a handover leaves it as it is."""
+        """Writes the token to a file where this user's programs find it. Removes it at the end, but not at a handover.
+
+        Raises StartError if the file cannot be written.
+        """
         if self._own is None:
             return
         try:
@@ -361,7 +355,7 @@ class Appliance:
         _log.info("goes on as %s with %d leases and %d sessions", PROGRAM, leases, sessions)
 
     async def _start_anew(self, server: grpc.aio.Server, asked: asyncio.Event) -> NoReturn:
-        """Hands over to the installed code when that is requested, without ending a session."""
+        """Restarts with the installed code at each request, without ending a session. Never returns."""
         while True:
             await asked.wait()
             asked.clear()
@@ -406,7 +400,7 @@ class Appliance:
         }
 
     def _hear_hang_ups(self) -> asyncio.Event:
-        """Returns an event that each request to restart sets. If the terminal hangs up, the appliance ends instead."""
+        """Returns an event that SIGHUP sets to request a restart. If the terminal closes, SIGHUP ends the appliance."""
         asked, had_terminal = asyncio.Event(), _has_terminal()
 
         def hear() -> None:
@@ -437,7 +431,7 @@ class Appliance:
             raise StartError(f"{self._gateway.failed.result()}; the appliance cannot run without it")
         for watch in watches:
             if watch.done():
-                watch.result()  # it ends only by a bug of ours, which must not be hidden
+                watch.result()  # a watch ends only by a bug, whose error must be seen
             watch.cancel()
 
     def _follow_xids(self) -> str:
@@ -445,7 +439,7 @@ class Appliance:
         index = {gpu.uuid_text: number for number, gpu in enumerate(self._hardware.snapshot.gpus)}
 
         def tell(uuid: str, number: int) -> None:
-            # The loop may have ended already.
+            # The event loop may have ended already.
             if uuid in index:
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(self._xid, index[uuid], number)
@@ -461,27 +455,28 @@ class Appliance:
 
     def _gateway_event(self, event: Event) -> None:
         match event:
-            case SessionConnected(session_id):
+            case events.SessionConnected(session_id):
                 self._sessions.connected(session_id)
-            case LeaseHeld(lease_id):
+            case events.LeaseHeld(lease_id):
                 self._leases.held(lease_id)
-            case LeaseGone(lease_id):
+            case events.LeaseGone(lease_id):
                 self._leases.gone(lease_id)
-            case Refused(peer, reason):
+            case events.Refused(peer, reason):
                 self._counters.refusals.labels(reason="door").inc()
                 _log.info("the gateway refused %s: %s", one_line(peer, _MOST_LINE), one_line(reason, _MOST_LINE))
-            case RefusedMore(count):
+            case events.RefusedMore(count):
                 self._counters.refusals.labels(reason="door").inc(count)
                 _log.info("the gateway refused %d more, which are not listed", count)
-            case Used():
-                self._leases.used(event)
+            case events.Used(times):
+                for used in times:
+                    self._leases.used(used)
             case Restarted():
                 self._counters.gateway_restarts.inc()
                 self._leases.readmit()
                 self._gateway.readmit_sessions()
 
     def _turned_away(self) -> None:
-        """Counts a connection that was turned away, from any thread."""
+        """Counts a refused connection. Any thread may call it."""
         self._counters.refusals.labels(reason="page").inc()
 
     def _checks(self) -> list[pb.Check]:
@@ -510,7 +505,7 @@ class Appliance:
         return "; ".join(f"{check.name}: {check.message}" for check in self._checks() if check.status == "fail")
 
     def _processes(self) -> dict[str, list[int]]:
-        """Returns pids of running processes by part; offload's acceptors are in their cgroups. For any thread."""
+        """Returns pids of running processes by part, without the acceptors of offload. Any thread may call it."""
         found = {"appliance": [os.getpid()]}
         if (gateway := self._gateway.pid) is not None:
             found["gateway"] = [gateway]
@@ -549,7 +544,7 @@ class Appliance:
 
 
 def _has_terminal() -> bool:
-    """Whether there is a terminal whose end ends this process."""
+    """Whether this process has a controlling terminal."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -558,7 +553,7 @@ def _has_terminal() -> bool:
 
 
 async def _api_server(ours: Kubernetes) -> "ApiServer":
-    # Imported here: only an appliance in Kubernetes needs its client.
+    # Imported here: only an appliance in Kubernetes needs the client of Kubernetes.
     try:
         from remotegpu.appliance.claims.kubernetes import ApiServer, NoClusterError  # noqa: PLC0415
     except ImportError as error:
@@ -577,7 +572,7 @@ def needs_landlock(settings: Settings) -> bool:
 def worker_arguments(
     settings: Settings, backend: Backend, context_bytes: int, shared_code_bytes: int, secret: list[Path]
 ) -> list[str]:
-    """Returns a worker's arguments besides its sockets: files to hide from it even if it is hostile, and budgets."""
+    """Returns the arguments that all workers get: paths that even a hostile worker cannot read, and budgets."""
     hidden = [("--hide", str(path)) for path in secret]
     files = () if backend.opens_files else ("--no-files",)
     writes = ("--write-devices-only",) if settings.worker_writes is WorkerWrites.DEVICES else ()
@@ -586,7 +581,7 @@ def worker_arguments(
         f"image-bytes={settings.limits.image_bytes}",
         f"context-bytes={context_bytes}",
         f"shared-code-bytes={shared_code_bytes}",
-        # The worker's share of its client's memory counts as held too, and must not end a session.
+        # Less than the budget: shared memory of the client counts as the worker's, and must not end the session.
         f"client-bytes={host_memory(settings).per_lease // 4}",
     )
     told = (("--budget", budget) for budget in (*budgets, *settings.limits.session_budgets))
@@ -596,7 +591,7 @@ def worker_arguments(
 
 
 def host_memory(settings: Settings) -> HostMemory:
-    """Returns the limits: by default half of this machine's memory for a lease, three quarters for a tenant."""
+    """Returns the limits of this machine's memory: by default half for a lease, three quarters for a tenant."""
     whole, limits = physical_bytes(), settings.limits
     per_lease = whole // 2 if limits.host_bytes_per_lease is None else limits.host_bytes_per_lease
     per_tenant = whole * 3 // 4 if limits.host_bytes_per_tenant is None else limits.host_bytes_per_tenant
@@ -608,7 +603,7 @@ def make_environments(parts: Parts) -> Environments:
 
 
 def make_backend(settings: Settings, dist: Dist, staging: Staging) -> Backend:
-    # Imported here: NVML's bindings are of no use to a software appliance.
+    # Imported here: a software appliance does not need the bindings of NVML.
     if settings.backend == "cuda":
         from remotegpu.appliance.backends.cuda import CudaBackend  # noqa: PLC0415
 
@@ -631,7 +626,7 @@ def _control_server(socket_file: Path) -> grpc.aio.Server:
 
 
 def _require_free(host: str, port: int) -> None:
-    """Checks the port before the hardware is probed, so that the error is one line and not also the gateway's."""
+    """Raises StartError if the port is in use. Checked early, so that the gateway does not fail with a second error."""
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             pass
@@ -650,7 +645,7 @@ def _read_tokens(path: Path | None) -> TokenFile | None:
 
 
 def _own_token(settings: Settings, handed: State | None) -> OwnToken | None:
-    """Returns the token for this user's programs, if no other option decides who may call."""
+    """Returns the token for this user's programs; None if options choose another authentication."""
     if settings.tokens is not None or settings.kubernetes is not None or settings.anybody:
         return None
     try:
@@ -661,7 +656,7 @@ def _own_token(settings: Settings, handed: State | None) -> OwnToken | None:
 
 
 def _certificate(settings: Settings) -> tuple[Path, Path] | None:
-    """Returns certificate and key, paths as given: a mounted Secret is a link with a new target after each change."""
+    """Returns the paths of certificate and key, without resolving links: a mounted Secret changes by a new link."""
     if settings.cert is None and settings.key is None:
         return None
     if settings.cert is None or settings.key is None:

@@ -1,4 +1,4 @@
-"""The control service: passes requests to the parts and returns their answers. The parts make all decisions."""
+"""The control service: passes each request to a part, which makes all decisions, and returns the result."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ from remotegpu.rpc import OLDEST_WIRE, WIRE_VERSION, pb, pb_grpc
 _log = logging.getLogger(__name__)
 
 _MAX_NAME = 200
-# How long a request to open a session of a suspended lease waits before the answer is that it is suspended.
+# The time for which OpenSession waits for a suspended lease, before the reply says that the lease is suspended.
 _SUSPENDED_SECONDS = 1.0
 
 PROGRAM: Final = f"remotegpu {__version__}"
@@ -52,7 +52,7 @@ Proof = TypeVar("Proof")
 def _answering(
     method: Callable[["ControlService", Request, Context], Awaitable[Reply]],
 ) -> Callable[["ControlService", Request, Context], Awaitable[Reply]]:
-    """Ends a refused call with its status and sentence; the refusal is counted and logged."""
+    """Wraps a method: a RefusalError becomes the status of the call, and is counted and logged."""
 
     @functools.wraps(method)
     async def answer(self: "ControlService", request: Request, context: Context) -> Reply:
@@ -69,7 +69,7 @@ def _answering(
 def _streaming(
     method: Callable[["ControlService", Request, Context], AsyncIterator[Reply]],
 ) -> Callable[["ControlService", Request, Context], AsyncIterator[Reply]]:
-    """Does the same as `_answering` for calls with a stream of replies."""
+    """Wraps a method with a stream of replies in the same way as `_answering`."""
 
     @functools.wraps(method)
     async def answer(self: "ControlService", request: Request, context: Context) -> AsyncIterator[Reply]:
@@ -148,7 +148,7 @@ class ControlService(pb_grpc.ControlServicer):
             self.note_refusal("Hello", context, refused(reply.refusal))
         elif request.lease_id:
             reply.devices.extend((await self._tenant("Hello", request, context)).lease.devices)
-            # A stranger does not learn the installed packages.
+            # Only a tenant learns the installed packages.
             reply.environments.extend(self._environments_now())
         return reply
 
@@ -169,7 +169,7 @@ class ControlService(pb_grpc.ControlServicer):
         caller = _caller("CloseLease", context)
         lease = await self._proven(caller, self._authority.owner(caller, request.lease_id, request.lease_secret))
         if ending := self._leases.end(lease.lease_id, "closed by its holder"):
-            # Answered when the share is free, so that the next caller finds it. It continues if the caller leaves.
+            # Replies when the share is free, so that the next caller can have it. Ends also if the caller leaves.
             await asyncio.shield(ending)
         return pb.CloseLeaseReply()
 
@@ -265,7 +265,7 @@ class ControlService(pb_grpc.ControlServicer):
                 async with asyncio.timeout(_SUSPENDED_SECONDS):
                     await tenant.lease.running.wait()
             if not tenant.lease.running.is_set():
-                # Its program waits like the others of the lease.
+                # The client then waits until the lease is resumed.
                 reason = tenant.lease.suspended.reason if tenant.lease.suspended else "this moment"
                 return pb.OpenSessionReply(suspended=reason)
             if self._leases.by_id(tenant.lease.lease_id) is None:
@@ -294,7 +294,7 @@ class ControlService(pb_grpc.ControlServicer):
             grace_seconds=session.grace_seconds,
             wire=min(self._versions.wire, request.versions.wire),
             environment=pb.Environment(**environment.to_dict()) if environment else None,
-            # An acceptor's client is not such a process.
+            # Neighbours are CUDA clients; a session of offload has none.
             neighbours=[] if offload else _neighbours(session),
         )
 
@@ -325,7 +325,7 @@ class ControlService(pb_grpc.ControlServicer):
                 pb.DeviceState(
                     memory_used_bytes=in_use(lease, device),
                     memory_bytes=quota.limit,
-                    # Others' use is not the share's; with turns the share's own use is known.
+                    # The share's own use, which is known only if time is divided; else the use of the whole GPU.
                     gpu_utilization_percent=busy.percent() if divides_time else now.gpu_utilization_percent,
                     memory_utilization_percent=now.memory_utilization_percent,
                     temperature_celsius=now.temperature_celsius,
@@ -366,7 +366,7 @@ class ControlService(pb_grpc.ControlServicer):
         self._refusals.note(method, peer_and_connection(context.peer())[0], refusal)
 
     def inventory(self, owner: str | None = None) -> pb.InventoryReply:
-        """Returns the present inventory, with the leases of `owner` or, if that is None, all leases. For any thread."""
+        """Returns the current inventory, with the leases of `owner`; None: all leases. Any thread may call it."""
         gpus = self._hardware.snapshot.gpus
         live = self._leases.all()
         allocator = self._leases.allocator
@@ -409,9 +409,9 @@ class ControlService(pb_grpc.ControlServicer):
     async def _seen(
         self, method: str, lease_id: str, context: Context, *, claimed: bool = False
     ) -> tuple[Lease, str | None]:
-        """Returns a lease that the caller may see, and the caller's name: None for an administrator.
+        """Returns a lease and the name of the caller, None for an administrator.
 
-        `claimed`: it may be that of a claim.
+        Raises RefusalError if the caller may not see the lease, or if it belongs to a claim and not `claimed`.
         """
         owner = await self._onlooker(method, context)
         lease = self._leases.by_id(lease_id)
@@ -428,7 +428,7 @@ class ControlService(pb_grpc.ControlServicer):
         return await self._proven(caller, self._authority.onlooker(caller))
 
     async def _proven(self, caller: Caller, proof: Awaitable[Proof]) -> Proof:
-        """Awaits and returns `proof`. If it succeeds, the caller's connection counts as authenticated."""
+        """Awaits `proof`, a check of permission. If it succeeds, marks the connection as authenticated."""
         proven = await proof
         if caller.connection is not None:
             self._known(caller.connection)
@@ -450,7 +450,7 @@ async def _progress(events: AsyncIterator[Waiting | int]) -> AsyncIterator[pb.Pr
 
 
 def _neighbours(session: Session) -> list[pb.Neighbour]:
-    """Returns sessions of its lease and pod whose clients can see this one's client, by their own account."""
+    """Returns sessions of the same lease and pod whose clients, as they report, see this session's client process."""
     return [
         pb.Neighbour(session_id=other.session_id, pid=other.client.pid, process=other.client.name)
         for other in session.lease.sessions.values()
@@ -460,7 +460,7 @@ def _neighbours(session: Session) -> list[pb.Neighbour]:
 
 
 def _named_caller(owner: str | None) -> str:
-    """Returns the caller's name for people."""
+    """Returns the caller's name for log lines."""
     return "an administrator" if owner is None else owner
 
 
@@ -474,9 +474,9 @@ def _caller(method: str, context: Context) -> Caller:
 
 
 def peer_and_connection(name: str) -> tuple[str, int | None]:
-    """Returns a caller's address, and the gateway's number for the connection.
+    """Returns a caller's address, and the gateway's number of the connection; None if it did not use the gateway.
 
-    The name, as gRPC gives it, is that of the gateway's end of the Unix socket: `unix-abstract:.../NUMBER/ADDRESS`.
+    `name` is gRPC's name of the peer: the gateway's end of the Unix socket, `unix-abstract:.../NUMBER/ADDRESS`.
     """
     parts = urllib.parse.unquote(name).rsplit("/", 2)
     if name.startswith("unix-abstract:") and len(parts) == len(("where", "number", "address")) and parts[1].isdigit():
@@ -485,10 +485,10 @@ def peer_and_connection(name: str) -> tuple[str, int | None]:
 
 
 def refusal_of_versions(ours: pb.Versions, theirs: pb.Versions) -> str:
-    """Returns why versions do not fit; empty if there is a version that both ends speak.
+    """Returns an error if both ends have no common version of the wire; empty if they have one.
 
-    If both have the same newest one, its table must be equal on both ends; a table hash of 0 is a client that sends no
-    frames, as the CLI.
+    If both have the same newest version, their function tables must be equal too. A table hash of 0 means a client that
+    sends no frames, such as the CLI.
     """
     if ours.wire == theirs.wire:
         fits = not (ours.table_hash and theirs.table_hash) or ours.table_hash == theirs.table_hash

@@ -1,8 +1,9 @@
 """The command line: `remotegpu` and `kubectl remotegpu` (`kubectl`).
 
-`app` has the commands and their options; the work of each is in a module or folder next to it. `main` lets `run` start
-before the other commands are imported. The installed programs begin here; offload's command line and a notebook's share
-use some modules. Nothing else imports it. It has no logic of shares: appliances and the operator decide.
+`app` has the commands and their options; the work of each is in a module or folder next to it. `main` starts `run`
+before it imports the other commands. The installed programs begin here. The command line of offload and a notebook's
+share use some modules; no other part imports this package. It has no logic of shares: appliances and the operator
+decide.
 """
 
 import sys
@@ -11,7 +12,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    # Imported here: a plain `run` needs only imports of some milliseconds, the rest takes a third of a second.
+    # Imported here: the imports of a plain `run` take some milliseconds, all others a third of a second.
     from remotegpu.cli.run import plain as plain_run  # noqa: PLC0415
 
     plain_run.start(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""`python -m remotegpu.cli`, as the CLI starts itself."""
+"""Runs `python -m remotegpu.cli`, with which the CLI starts itself."""
 
 from remotegpu.cli import main
 

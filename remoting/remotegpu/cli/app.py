@@ -1,4 +1,4 @@
-"""The commands and their options; the modules next to this one do the work."""
+"""The commands and their options. The modules next to this one do the work."""
 
 import sys
 from pathlib import Path
@@ -45,7 +45,7 @@ LeaseArgument = Annotated[str, typer.Argument(help="The lease, as `smi` shows it
 
 
 class _Commands(TyperGroup):
-    """Our commands, and those of `offload`, which are imported only when used or listed."""
+    """The commands of this package, and those of `offload`, which are imported only when they are used or listed."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         extension = extensions.offload() if cmd_name == extensions.OFFLOAD else None
@@ -474,7 +474,7 @@ def main() -> None:
 
 
 def start(commands: typer.Typer, program: str) -> None:
-    """Runs commands as a program: every error is one line on stderr and an exit code of `exits`."""
+    """Runs commands as a program and exits. Prints an error as one line on stderr, with an exit code of `exits`."""
     try:
         result = commands(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name=program)
     except exits.SaidError as error:
@@ -486,7 +486,7 @@ def start(commands: typer.Typer, program: str) -> None:
     except (NotBuiltError, extensions.MissingError) as error:
         _fail(exits.SOFTWARE, str(error))
     except TyperException as error:
-        # A group without a command has printed its help, and has nothing to add.
+        # A group without a command has an empty message: it has printed its help.
         if message := error.format_message().rstrip("."):
             _fail(exits.USAGE, f"{message}; see `{program} --help`")
         sys.exit(exits.USAGE)

@@ -1,4 +1,4 @@
-"""Names for the completion of the shell; none if no server answers."""
+"""Names for shell completion; none if no server answers."""
 
 import contextlib
 
@@ -6,9 +6,9 @@ import typer
 
 
 def leases(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Returns leases of the appliances named in the options or the environment, each with its client."""
+    """Returns leases, with their clients, of the appliances that the options or the environment name."""
     from remotegpu.api.failures import ApplianceError  # noqa: PLC0415
-    from remotegpu.cli import exits  # noqa: PLC0415 (all of it only where it is asked for)
+    from remotegpu.cli import exits  # noqa: PLC0415 (only when a completion is requested)
     from remotegpu.cli.options import read_access, split  # noqa: PLC0415
     from remotegpu.cli.show import inventories  # noqa: PLC0415
 
@@ -22,7 +22,7 @@ def leases(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
 
 def pods_or_claims(context: typer.Context, incomplete: str) -> list[str]:
-    """Returns pods or claims of the namespace and cluster named in the options."""
+    """Returns pods or claims of the namespace and cluster that the options name."""
     from remotegpu.cli import exits  # noqa: PLC0415
     from remotegpu.cli.cluster import claims  # noqa: PLC0415
     from remotegpu.cli.cluster.objects import Cluster, RefusedError  # noqa: PLC0415

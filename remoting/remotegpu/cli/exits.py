@@ -1,14 +1,14 @@
-"""Exit codes (those of sysexits.h where there is one), and the error that carries one."""
+"""Exit codes, from sysexits.h where possible, and errors that carry an exit code."""
 
 from typing import Final
 
 from remotegpu.api.failures import Failure
 
-USAGE: Final = 2  # the request makes no sense
-# A program deviates from a recording, or launches no kernel that matches a null GPU's rule.
+USAGE: Final = 2  # the command line or a value in it is invalid
+# A program deviates from its recording, or a rule of a null GPU matched no kernel.
 DIVERGED: Final = 65
-UNAVAILABLE: Final = 69  # no appliance, or not what it should be
-SOFTWARE: Final = 70  # a part of remotegpu is missing or broke
+UNAVAILABLE: Final = 69  # no appliance or cluster can be used
+SOFTWARE: Final = 70  # a part of remotegpu is missing or failed
 BUSY: Final = 75  # the share is not available
 MISMATCH: Final = 76  # versions do not fit
 DENIED: Final = 77  # the token is missing or wrong
@@ -25,7 +25,7 @@ OF_FAILURE: Final = {
 
 
 class CliError(Exception):
-    """One line for stderr, and the exit code."""
+    """An error of a command: one line for stderr, and the exit code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class CliError(Exception):
 
 
 class SaidError(CliError):
-    """A program of ours ended with this code, and has printed the reason."""
+    """An error whose reason another program of ours has already printed; only the exit code is left."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code, "")

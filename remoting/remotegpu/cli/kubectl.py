@@ -1,7 +1,7 @@
-"""`kubectl remotegpu`: a plugin of kubectl for claims, pools and appliances of a cluster.
+"""The program `kubectl remotegpu`: a kubectl plugin for claims, pools and appliances of a cluster.
 
-kubectl starts `kubectl-remotegpu` with the arguments behind the plugin's name, and `kubectl_complete-remotegpu` to
-complete them (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
+kubectl starts `kubectl-remotegpu` with the arguments after the plugin's name, and `kubectl_complete-remotegpu` for
+their completion (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
 """
 
 import functools
@@ -67,7 +67,7 @@ def top(
 
 
 def _of_claim(work: Callable[..., None]) -> Callable[..., None]:
-    """Makes a command with the options that name a claim, and its own. `work` gets a Target in their place."""
+    """Decorates a command: adds the options that name a claim, and passes them to `work` as a Target."""
     named = inspect.signature(_target).parameters
     own = [each for each in inspect.signature(work).parameters.values() if each.annotation is not Target]
     options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*named.values(), *own)]
@@ -76,7 +76,7 @@ def _of_claim(work: Callable[..., None]) -> Callable[..., None]:
     def command(**given: Any) -> None:
         work(_target(**{name: given.pop(name) for name in named}), **given)
 
-    # Typer reads the options from here.
+    # Typer reads the options from these attributes.
     command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in options}
     return command
@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def complete() -> None:
-    """Prints completions of the last argument, a line each, and kubectl's directive: no names of files."""
+    """Prints one completion of the last argument on each line, then kubectl's directive against file names (":4")."""
     from remotegpu.cli.cluster.claims import names  # noqa: PLC0415
 
     *before, last = sys.argv[1:] or [""]

@@ -1,4 +1,4 @@
-"""The options that several commands share, and their parsers."""
+"""Options that several commands share, and their parsers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal

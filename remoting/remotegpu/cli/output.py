@@ -1,4 +1,4 @@
-"""Tables, JSON and plain text on standard output. Apart from the clients of appliances, so that it imports no gRPC."""
+"""Prints tables, JSON and plain text on stdout. It imports no gRPC, so that commands start fast."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ WATCH_SECONDS: Final = 1.0
 
 
 def present(listing: Callable[[], str], *, watch: bool) -> None:
-    """Prints a listing once; with `watch` again after each change, until Ctrl-C. A terminal shows the latest only."""
+    """Prints a listing once; with `watch` again after each change, until Ctrl-C. A terminal shows only the last one."""
     out, before = console(), ""
     with contextlib.suppress(KeyboardInterrupt) if watch else contextlib.nullcontext():
         while True:
@@ -31,7 +31,7 @@ def present(listing: Callable[[], str], *, watch: bool) -> None:
 
 
 def console() -> Console:
-    """Returns a console as wide as the terminal; elsewhere lines are not wrapped."""
+    """Returns a console as wide as the terminal. Without a terminal, lines are not wrapped."""
     return Console(width=None if sys.stdout.isatty() else 1000, soft_wrap=True)
 
 
@@ -55,13 +55,13 @@ def add_row(table: Table, *cells: str) -> None:
 
 
 def say(out: Console, told: object) -> None:
-    """Prints lines that may contain text of other people."""
+    """Prints lines that may have untrusted text."""
     for line in str(told).split("\n"):
         out.print(plain(line))
 
 
 def plain(line: str) -> Text:
-    """Returns a line of other people's text, with neither markup nor commands to a terminal."""
+    """Returns untrusted text as a line without markup and terminal commands."""
     return Text("".join(c if c.isprintable() else "?" for c in line))
 
 

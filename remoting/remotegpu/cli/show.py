@@ -1,4 +1,4 @@
-"""`ls`, `smi` and `version`: the reports of appliances about themselves, as a table or JSON."""
+"""The commands `ls`, `smi` and `version`: print the inventories of appliances as tables or JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -83,7 +83,7 @@ def inventories(appliances: Sequence[str], access: Access) -> list[tuple[str, pb
 
 
 def describe(endpoint: str, inventory: pb.InventoryReply) -> dict[str, Any]:
-    """Returns the inventory for JSON; the names are those of control.proto."""
+    """Returns the inventory as a JSON object, with the names of control.proto."""
     return {
         "endpoint": endpoint,
         "program": inventory.versions.program,
@@ -99,7 +99,7 @@ def describe(endpoint: str, inventory: pb.InventoryReply) -> dict[str, Any]:
 
 
 def print_environments(out: Console, found: Sequence[tuple[str, pb.InventoryReply]]) -> bool:
-    """Prints the environments for offload; returns whether there are any."""
+    """Prints the environments for offload. Returns whether there are any."""
     table = new_table("APPLIANCE", "ENVIRONMENT", "BACKEND", "PYTHON", "PACKAGES", "DEVICES")
     for endpoint, inventory in found:
         for one in inventory.environments:
@@ -130,7 +130,7 @@ def lease_state(lease: pb.Lease) -> str:
 
 
 def gpu_time(lease: pb.Lease) -> str:
-    """Returns the GPU time that a lease used, and its guarantee and limit on each GPU."""
+    """Returns a text with the GPU time that a lease used, and its guarantee and limit on each GPU."""
     seconds = sum(place.gpu_nanoseconds for place in lease.places) / 1e9
     least = min((place.compute_milli for place in lease.places), default=0)
     limit = f" to {format_milli(lease.compute_limit_milli)}" if lease.compute_limit_milli < MILLI_PER_GPU else ""

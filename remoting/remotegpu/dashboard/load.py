@@ -1,4 +1,4 @@
-"""Sessions, memory in use and load of GPUs and claims, as appliances report them. Pure."""
+"""Sessions, used memory and load of GPUs and claims, from the reports of appliances. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from remotegpu.dashboard.state import Json, Scope
 from remotegpu.rpc import pb
 from remotegpu.rpc.load import Busy, busy, busy_of
 
-# A mean over a longer time between two readings has no use.
+# The longest time between two readings for a mean load; a mean over a longer time is useless.
 _LATELY_SECONDS: Final = 30.0
 
 
@@ -17,20 +17,20 @@ class Reading:
     inventory: pb.InventoryReply
     at: float
     busy: Busy = field(default_factory=dict)
-    problem: str = ""  # why there is none that is newer
+    problem: str = ""  # the reason why there is no newer reading
 
     @classmethod
     def after(cls, before: "Reading | None", inventory: pb.InventoryReply, now: float) -> "Reading":
-        """Returns a reading that knows what was busy since `before`."""
+        """Returns a reading with the load since the reading `before`, if that is recent."""
         if before is None or now - before.at > _LATELY_SECONDS:
             return cls(inventory, now)
         return cls(inventory, now, busy(before.inventory, inventory, now - before.at))
 
 
 def load_of(readings: Mapping[str, Reading], scope: Scope, now: float) -> Json:
-    """Returns the load of GPUs if the reader may list pools, and of the claims that the reader may list.
+    """Returns the load of GPUs, if the reader may list pools, and of the claims that the reader may list.
 
-    `busy` is a part of one GPU's time; None if time is not divided, or the part is not known yet.
+    `busy` in the result is a part of one GPU's time; None if time is not divided, or if the part is still unknown.
     """
     gpus: dict[str, Json] = {}
     claims: dict[str, Json] = {}

@@ -1,4 +1,4 @@
-"""The page's files, and parts that all its servers share."""
+"""The files of the page, and code that all its servers share."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from remotegpu.dashboard.state import Snapshot
 from remotegpu.paths import find_dist
 
 STATIC: Final = Path(__file__).parent / "static"
-# The API server drops Authorization when it passes a request on to a service, as through `kubectl proxy`.
+# Used in place of Authorization, which the API server removes when it proxies a request, as with `kubectl proxy`.
 TOKEN_HEADER: Final = "X-Remotegpu-Token"  # noqa: S105 (its name)
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
@@ -23,14 +23,14 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
 }
 INTERVAL_SECONDS: Final = 1.0
-# Keeps proxies from closing a quiet stream.
+# The interval of empty messages, which keep proxies from closing a quiet stream.
 _QUIET_SECONDS: Final = 15.0
-# The page's module that is not ours.
+# The URL of the page's only third-party module.
 VENDORED: Final = "/static/vendor/htm.js"
 
 
 def vendored() -> Path:
-    """Returns the module's file. Raises FileNotFoundError if the build has not put it there."""
+    """Returns the file of the third-party module. Raises FileNotFoundError if it is not built."""
     file = find_dist().dashboard / "htm.js"
     if not file.exists():
         raise FileNotFoundError(f"{file} does not exist: build it with `make build`")
@@ -38,25 +38,25 @@ def vendored() -> Path:
 
 
 def token_of(headers: Mapping[str, str]) -> str:
-    """Returns the token; empty if there is none. Only from a header, which no other site's page can send."""
+    """Returns the token; empty if there is none. Only headers count, since pages of other sites cannot send them."""
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     return headers.get(TOKEN_HEADER, "") or (token.strip() if scheme.lower() == "bearer" else "")
 
 
 def event(value: Any) -> bytes:
-    """Returns a message of the stream."""
+    """Returns a server-sent event with `value` as JSON."""
     return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
 
 class Feed:
-    """The messages for a page that shows `sent`; `next` is called each `INTERVAL_SECONDS`."""
+    """The messages for a page that shows `sent`. The server must call `next` every INTERVAL_SECONDS."""
 
     def __init__(self, sent: Snapshot) -> None:
         self._sent = sent
         self._quiet = 0.0
 
     def next(self, seen: Snapshot) -> bytes:
-        """Returns the next message; empty if there is none."""
+        """Returns the message with the changes; empty if there is none to send."""
         self._quiet += INTERVAL_SECONDS
         if changes := seen.since(self._sent):
             told = event({"changes": changes})

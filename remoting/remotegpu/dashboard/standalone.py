@@ -1,4 +1,4 @@
-"""Builds the page of one appliance without a cluster, with leases in place of a cluster's claims. Pure."""
+"""Builds the page's data for one appliance without a cluster, with leases in place of claims. Pure."""
 
 import datetime
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ _APPLIANCE = "appliance"
 
 
 def named(inventory: pb.InventoryReply) -> pb.InventoryReply:
-    """Returns a copy in which each lease has a claim's name: its client's machine, and the first digits of its id."""
+    """Returns a copy in which each lease has a claim's name: the client's machine and the first digits of the id."""
     made = pb.InventoryReply()
     made.CopyFrom(inventory)
     for lease in made.leases:
@@ -23,7 +23,7 @@ def named(inventory: pb.InventoryReply) -> pb.InventoryReply:
 
 
 def current(inventory: pb.InventoryReply, machine: str, now: datetime.datetime) -> Snapshot:
-    """Returns the page's snapshot. `inventory` is from `named`, of the appliance on `machine`."""
+    """Returns the snapshot for the page. `inventory` is the result of `named` for the appliance on `machine`."""
     gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
     return Snapshot(
         [_pool(inventory, machine)], {each.claim: _lease(each, gpus, machine, now) for each in inventory.leases}

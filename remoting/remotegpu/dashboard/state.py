@@ -1,4 +1,4 @@
-"""The data that a page shows, and their changes. Pure."""
+"""The data that the page shows, and their changes. Pure."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ class Snapshot:
     claims: dict[str, snapshot.Claim]  # by "namespace/name"
 
     def seen_by(self, scope: Scope) -> "Snapshot":
-        """Returns the snapshot without objects that the reader may not list. Sums and queue places stay whole."""
+        """Returns the snapshot without objects that the reader may not list. Sums and queue positions do not change."""
         if scope.namespaces is None and scope.pools:
             return self
         claims = {key: claim for key, claim in self.claims.items() if scope.shows(claim["namespace"])}

@@ -1,7 +1,7 @@
-"""The old name of `remotegpu_offload`. It goes with the next release.
+"""The old name of `remotegpu_offload`. The next release will not have it.
 
-Importing it fails with the new name. `sitecustomize` says the same where a PYTHONPATH still names the old folder.
-Nothing of ours uses either.
+An import fails with an error that has the new name. `sitecustomize` prints the same if PYTHONPATH still has the old
+folder. No part of remotegpu uses either.
 """
 
 raise ImportError(

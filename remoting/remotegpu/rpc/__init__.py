@@ -1,8 +1,8 @@
-"""The control service of an appliance as Python calls it: stubs, channels, and errors as one sentence.
+"""The Python client of an appliance's control service: stubs, channels, and errors of one sentence.
 
 `client` makes the calls, `own_token` finds the token of an appliance of the same user, and `_core` imports gRPC with
-our settings before anything else does. `_generated` has the stubs of `remoting/proto/control.proto`. Used by the
-command line and the operator, and by the appliance, which serves them. Of ours it imports only `api`.
+our settings before any other module does. `_generated` has the stubs of `remoting/proto/control.proto`. The command
+line, the operator and the appliance use this package. It imports only `api`.
 """
 
 from remotegpu.rpc import _core  # noqa: F401 (before anything else imports gRPC)

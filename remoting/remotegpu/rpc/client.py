@@ -1,4 +1,4 @@
-"""A client of an appliance's control service: returns values or raises one sentence, never a gRPC exception."""
+"""A client of an appliance's control service. Its methods raise ApplianceError, never an exception of gRPC."""
 
 import contextlib
 import socket
@@ -20,14 +20,14 @@ from remotegpu.rpc import OLDEST_WIRE, WIRE_VERSION, own_token, pb, pb_grpc
 
 DEFAULT_PORT: Final = 7070
 
-# An answer and a diagnosis together stay under the five seconds that a person waits for an error.
+# Together these are less than five seconds, the longest time that a user should wait for an error.
 _CALL_SECONDS: Final = 2.0
 _DIAGNOSE_SECONDS: Final = 1.0
-# Closing waits for workers to end, which have two seconds for it.
+# CloseLease waits for the end of workers, which takes up to two seconds.
 _CLOSE_SECONDS: Final = 4.0
-# An appliance reports every second why a request waits.
+# A stream without a message for this time is broken: an appliance reports every second why a request waits.
 _SILENCE_SECONDS: Final = 15.0
-# The kernel probes a quiet peer after 3 s, every second, five times; the gateway does the same on its side.
+# The kernel probes a quiet peer after 3 s, every second, five times. The gateway has the same settings.
 _KEEPALIVE: Final = (
     ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
     ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 3),
@@ -48,7 +48,7 @@ class Endpoint:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Parses HOST, HOST:PORT or [V6]:PORT."""
+    """Parses HOST, HOST:PORT or [V6]:PORT. Raises ApplianceError."""
     try:
         host, port = addresses.split(text, DEFAULT_PORT)
     except ValueError:
@@ -60,9 +60,9 @@ def parse_endpoint(text: str) -> Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Access to an appliance: the token, and for TLS the certificate authority and the name in the certificate."""
+    """The credentials for an appliance: the token, and for TLS the CA and the name in the certificate."""
 
-    token: str | None = None  # None: the own one of an appliance that this user has started here; empty: none at all
+    token: str | None = None  # None: the file of this user's own appliance; empty: no token
     ca: Path | None = None
     server_name: str | None = None
 
@@ -81,7 +81,7 @@ class Access:
 
 
 def hello_with_versions(endpoint: str, *, wire: int, table_hash: int) -> pb.HelloReply:
-    """Returns an appliance's answer to a client of these versions, to find out which clients it accepts."""
+    """Returns an appliance's reply to a client with these versions, for tests of compatibility."""
     client = ApplianceClient(parse_endpoint(endpoint), Access())
     try:
         return client.answer_to(pb.Versions(wire=wire, table_hash=table_hash, program="a test of versions"))
@@ -90,12 +90,12 @@ def hello_with_versions(endpoint: str, *, wire: int, table_hash: int) -> pb.Hell
 
 
 class ApplianceClient:
-    """A client of one appliance. Each call has `call_seconds`. Closing the client leaves its leases as they are."""
+    """A client of one appliance. A call fails after `call_seconds`. `close` does not end the leases of the client."""
 
     def __init__(self, endpoint: Endpoint, access: Access, call_seconds: float = _CALL_SECONDS) -> None:
         own = own_token.find(endpoint.host, endpoint.port) if access.token is None else None
         here, token = own or (endpoint.host, access.token)
-        # With TLS the certificate identifies it, by the given name.
+        # With TLS the given name stays, since the certificate must match it.
         self.endpoint = endpoint if access.ca is not None else Endpoint(here, endpoint.port)
         self.access = access
         self._call_seconds = call_seconds
@@ -115,7 +115,7 @@ class ApplianceClient:
         return reply
 
     def answer_to(self, versions: pb.Versions) -> pb.HelloReply:
-        """Returns the appliance's answer to a client of these versions; a refusal is in the reply."""
+        """Returns the appliance's reply to a client with these versions. A refusal is in the reply."""
         reply: pb.HelloReply = self._ask(self._stub.Hello, pb.HelloRequest(versions=versions))
         return reply
 
@@ -128,11 +128,11 @@ class ApplianceClient:
         return reply
 
     def drain(self, seconds: float) -> None:
-        """Stops new leases. The appliance ends when its leases are gone, and ends those left after `seconds`."""
+        """Drains the appliance: it opens no new lease, ends leases after `seconds`, and exits when all have ended."""
         self._ask(self._stub.Drain, pb.DrainRequest(deadline_seconds=seconds))
 
     def open_lease(self, ask: Ask, client: str, *, wait: bool) -> AbstractContextManager[Iterator[pb.OpenLeaseReply]]:
-        """Streams why it waits, and at last the granted lease. Fails if the appliance falls silent."""
+        """Yields a stream of reasons for waiting, and at last the lease. Fails if no message comes for 15 s."""
         fraction = {} if ask.memory_bytes else {"milli": ask.milli_per_gpu}
         request = pb.OpenLeaseRequest(
             versions=self.versions,
@@ -151,39 +151,39 @@ class ApplianceClient:
         self._call(lambda: self._stub.CloseLease(request, timeout=_CLOSE_SECONDS))
 
     def suspend_lease(self, lease_id: str) -> AbstractContextManager[Iterator[pb.Progress]]:
-        """Suspends a lease: streams what is waited for, and at last the result. It continues if the caller leaves."""
+        """Suspends a lease. Yields a stream of its progress, and at last the result. Continues if the caller leaves."""
         return self._streaming(self._stub.SuspendLease, pb.SuspendLeaseRequest(lease_id=lease_id))
 
     def resume_lease(self, lease_id: str) -> AbstractContextManager[Iterator[pb.Progress]]:
-        """Resumes a lease. Streams like `suspend_lease`."""
+        """Resumes a lease. Yields the same stream as `suspend_lease`."""
         return self._streaming(self._stub.ResumeLease, pb.ResumeLeaseRequest(lease_id=lease_id))
 
     def resize_lease(self, lease_id: str, ask: Ask) -> pb.ResizeLeaseReply:
-        """Changes the size of a lease's share of each of its GPUs."""
+        """Changes the size of a lease's share on each of its GPUs."""
         milli = 0 if ask.memory_bytes else ask.milli_per_gpu
         request = pb.ResizeLeaseRequest(lease_id=lease_id, milli=milli, memory_bytes=ask.memory_bytes)
         reply: pb.ResizeLeaseReply = self._ask(self._stub.ResizeLease, request)
         return reply
 
     def invite_lease(self, lease_id: str = "") -> str:
-        """Returns an invitation for a lease of another appliance to move here; in Kubernetes for a claim's lease."""
+        """Returns an invitation for a lease to move to this appliance. `lease_id` is only for Kubernetes."""
         reply: pb.InviteLeaseReply = self._ask(self._stub.InviteLease, pb.InviteLeaseRequest(lease_id=lease_id))
         return reply.invitation
 
     def receive_lease(self, request: pb.ReceiveLeaseRequest) -> pb.ReceiveLeaseReply:
-        """Prepares a move, for the appliance that has the lease; returns where to send its sessions."""
+        """Prepares a move, for the appliance that has the lease. Returns data port and tickets for its sessions."""
         request.versions.CopyFrom(self.versions)
         reply: pb.ReceiveLeaseReply = self._ask(self._stub.ReceiveLease, request)
         return reply
 
     def settle_lease(self, invitation: str, *, keep: bool) -> None:
-        """Settles a move: the lease is there from now on, or stays where it is."""
+        """Ends a move: with `keep` the lease is at this appliance from now on, else it stays at the other one."""
         self._ask(self._stub.SettleLease, pb.SettleLeaseRequest(invitation=invitation, keep=keep))
 
     def move_lease(
         self, lease_id: str, to: "ApplianceClient", invitation: str
     ) -> AbstractContextManager[Iterator[pb.Progress]]:
-        """Moves a lease to the appliance of the invitation, reached like `to`. Streams like `suspend_lease`."""
+        """Moves a lease to the appliance `to`, which gave the invitation. Yields the same stream as `suspend_lease`."""
         ca = b"" if to.access.ca is None else to.access.ca.read_bytes()
         request = pb.MoveLeaseRequest(
             lease_id=lease_id,
@@ -195,7 +195,7 @@ class ApplianceClient:
         return self._streaming(self._stub.MoveLease, request)
 
     def connect_data(self, port: int, *, tls: bool) -> socket.socket:
-        """Opens a connection to the data port."""
+        """Opens a connection to the data port. Raises ApplianceError."""
         context = self.access.tls_context() if tls else None
         try:
             plain = socket.create_connection((self.endpoint.host, port), self._call_seconds)
@@ -216,7 +216,7 @@ class ApplianceClient:
 
     @contextlib.contextmanager
     def _streaming(self, method: Callable[..., Any], request: Any) -> Iterator[Iterator[Any]]:
-        """Yields the appliance's replies; leaving the block cancels the call."""
+        """Yields the iterator of a call's replies. The end of the block cancels the call."""
         stream = method(request, metadata=self._metadata)
         try:
             yield self._events(stream)
@@ -246,7 +246,7 @@ class ApplianceClient:
         code, details = error.code(), " ".join((error.details() or "").split())
         match code:
             case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
-                # Another token may help against the first, nothing of the caller's against the second.
+                # Another token may help only for UNAUTHENTICATED (16).
                 hint = f"; give the right one with --token-file or {TOKEN_ENV}" if code.value[0] == 16 else ""
                 return ApplianceError(Failure.DENIED, f"{self.endpoint}: {details}{hint}")
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -264,7 +264,7 @@ class ApplianceClient:
 
 
 def diagnose(endpoint: Endpoint, access: Access, *, slow: bool) -> str:
-    """Finds out by simpler means why gRPC got no answer. `slow`: the time for an answer had passed."""
+    """Returns the reason why gRPC got no answer, from a test connection. `slow` says that the call timed out."""
     correct = (
         f"is the appliance running? Start one with `remotegpu appliance --listen {endpoint}`, or correct --appliance"
     )
@@ -299,7 +299,7 @@ def diagnose(endpoint: Endpoint, access: Access, *, slow: bool) -> str:
 
 
 def _channel(endpoint: Endpoint, access: Access) -> grpc.Channel:
-    # An appliance is reached directly; a web proxy of the environment is not meant for it.
+    # Connections are direct: a web proxy in the environment is for other traffic.
     options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0)]
     if access.ca is None:
         return grpc.insecure_channel(str(endpoint), options)
@@ -309,7 +309,7 @@ def _channel(endpoint: Endpoint, access: Access) -> grpc.Channel:
 
 
 def _unverified() -> ssl.SSLContext:
-    """Returns a context only to find out whether the peer speaks TLS; nothing is sent."""
+    """Returns a TLS context that verifies nothing, only to test whether the peer speaks TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

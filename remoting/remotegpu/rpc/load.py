@@ -1,20 +1,20 @@
-"""Computes the used part of GPUs' time from two reports of an appliance. Pure."""
+"""Computes the used parts of the time of GPUs from two reports of an appliance. Pure."""
 
 from collections.abc import Mapping
 
 from remotegpu.rpc import pb
 
-# By lease and GPU: a part of that GPU's time.
+# The used part of a GPU's time, by lease and GPU.
 Busy = Mapping[tuple[str, str], float]
 
 
 def busy(before: pb.InventoryReply, after: pb.InventoryReply, seconds: float) -> Busy:
-    """Returns the used parts of the seconds between the reports; empty if the appliance does not divide time."""
+    """Returns the parts used in the `seconds` between two reports; empty if the appliance does not divide time."""
     if after.compute_mode != "turns" or seconds <= 0:
         return {}
     had = _nanoseconds(before)
     return {
-        # A lease that comes back from another appliance starts again.
+        # Not negative: the counter of a lease that moved away and back starts again at 0.
         key: max(0, nanoseconds - had[key]) / 1e9 / seconds
         for key, nanoseconds in _nanoseconds(after).items()
         if key in had

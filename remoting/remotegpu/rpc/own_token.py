@@ -1,7 +1,7 @@
 """The token of an appliance without --tokens.
 
-The appliance makes it and leaves it in a file of its user's runtime folder, named by address, where that user's
-programs find it. `remotegpu-run` finds it alike (`remoting/run/src/own_token.rs`).
+The appliance creates the token and stores it in its user's runtime folder, in a file named by the address. There the
+programs of the same user find it. `remotegpu-run` uses the same files (`remoting/run/src/own_token.rs`).
 """
 
 import os
@@ -17,16 +17,16 @@ _LONGEST = 256
 
 
 class NoPlaceError(Exception):
-    """There is no folder that only this user can use; the message says what to do."""
+    """Raised if there is no private folder for the token. The message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnToken:
-    folder: Path  # closed to other users, and to sessions, which may have our user id
+    folder: Path  # private to this user, and hidden from sessions, which may have the same uid
     text: str
 
     def keep(self, host: str, port: int) -> Path:
-        """Stores the token where programs look for this address."""
+        """Stores the token in the file for this address, and returns the file's path. Raises OSError."""
         path = self.folder / addresses.joined(host, port)
         new = path.with_name(f".{path.name}.{os.getpid()}")
         new.unlink(missing_ok=True)
@@ -35,13 +35,13 @@ class OwnToken:
         return new.rename(path)
 
     def forget(self, path: Path) -> None:
-        """Removes the file, unless another appliance has the address now."""
+        """Removes the file, unless it has the token of another appliance now."""
         if _read(path) == self.text:
             path.unlink(missing_ok=True)
 
 
 def make() -> OwnToken:
-    """Makes a new token."""
+    """Creates a new token. Raises NoPlaceError."""
     for folder in _folders():
         try:
             folder.mkdir(0o700, exist_ok=True)
@@ -57,7 +57,7 @@ def make() -> OwnToken:
 
 
 def again(host: str, port: int) -> OwnToken | None:
-    """Returns the token that is kept for this address; None if there is none."""
+    """Returns the token that is stored for this address; None if there is none."""
     for folder in filter(_private, _folders()):
         if text := _read(folder / addresses.joined(host, port)):
             return OwnToken(folder, text)
@@ -65,9 +65,9 @@ def again(host: str, port: int) -> OwnToken | None:
 
 
 def find(host: str, port: int) -> tuple[str, str] | None:
-    """Returns where to connect and the token, if this user's appliance has one for `host` and `port`.
+    """Returns the host to connect to and the token of this user's appliance at `host` and `port`; None if unknown.
 
-    `localhost` becomes the address that the appliance listens on: another process may listen on another one.
+    `localhost` becomes the address on which the appliance listens, since another process may listen on another one.
     """
     if "/" in host:
         return None
@@ -84,11 +84,11 @@ def find(host: str, port: int) -> tuple[str, str] | None:
 
 
 def _folders() -> list[Path]:
-    """Returns possible folders. The user's programs may have other environments: by su, by cron, as a service."""
+    """Returns possible folders. There are several, since su, cron and services have different environments."""
     uid = os.geteuid()
     runtime = [Path(given) for given in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{uid}") if given]
     found = [each / "remotegpu" for each in runtime if _owned(each)]
-    # Used if they are ours alone; in /run only root makes one.
+    # Used only if they are private; in /run only root can create one.
     others = [Path(folder) / f"remotegpu-{uid}" for folder in ("/run", "/tmp")]  # noqa: S108
     return list(dict.fromkeys((*found, *others)))
 
@@ -106,7 +106,7 @@ def _private(folder: Path) -> bool:
 
 
 def _read(path: Path) -> str:
-    """Returns the file's text; empty if there is none. The folder, with its files, is ours alone."""
+    """Returns the text of a file in a private folder; empty if there is no file."""
     try:
         with path.open() as file:
             return file.read(_LONGEST).strip()

@@ -1,5 +1,4 @@
-//! Runs the user's command transparently: signals, stops and the exit code pass through. Like
-//! `remotegpu.cli.run.child`.
+//! Runs the user's command. Signals, stops and the exit code are passed through, as in `remotegpu.cli.run.child`.
 
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::io;
@@ -29,7 +28,8 @@ const FORWARDED: [c_int; 9] = [
     libc::SIGWINCH,
 ];
 const ENDING: [c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
-/// `si_code` of a signal that the kernel sent, as a terminal's Ctrl-C: it went to the whole process group already.
+/// `si_code` of a signal from the kernel, for example Ctrl-C. The terminal has already sent it to the whole process
+/// group.
 const FROM_KERNEL: c_int = 0x80;
 
 pub enum Ended {
@@ -37,19 +37,19 @@ pub enum Ended {
     Signal(i32),
 }
 
-/// The signals are blocked; the command gets the mask from before.
+/// Blocked signals, which this process waits for. The command starts with the original signal mask.
 pub struct Signals {
     before: sigset_t,
-    /// Standard input has ended, which asks us to end as a signal does.
+    /// True once standard input has ended, if its end is a request to stop.
     input_ended: Arc<AtomicBool>,
 }
 
 impl Signals {
-    /// To be called before any thread exists, so that all inherit it.
+    /// Blocks the signals. Call this before any thread starts, so that all threads inherit the mask.
     pub fn block() -> Self {
         let blocked = set(FORWARDED.into_iter().chain([libc::SIGCHLD]));
         let mut before = MaybeUninit::uninit();
-        // SAFETY: pthread_sigmask fills `before`; the arguments are valid, so that it cannot fail.
+        // SAFETY: pthread_sigmask fills `before`; it cannot fail, because the arguments are valid.
         let before = unsafe {
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, before.as_mut_ptr());
@@ -58,7 +58,7 @@ impl Signals {
         Signals { before, input_ended: Arc::default() }
     }
 
-    /// From now on the end of standard input asks us to end: the program that the share is held for has the other end.
+    /// Treats the end of standard input as a request to stop. The program that uses the share holds the other end.
     pub fn end_with_input(&self) {
         let ended = Arc::clone(&self.input_ended);
         thread::spawn(move || {
@@ -67,29 +67,30 @@ impl Signals {
         });
     }
 
-    /// Whether standard input has ended, where that asks us to end.
+    /// Whether standard input has ended. Always false without `end_with_input`.
     pub fn has_input_ended(&self) -> bool {
         self.input_ended.load(Ordering::Acquire)
     }
 
-    /// A signal that has asked us to end. The caller has to poll while the command does not run yet.
+    /// Returns a received signal that requests an end, without blocking. The caller polls this until the command runs.
     pub fn ending(&self) -> Option<i32> {
         let (wanted, at_once) = (set(ENDING), libc::timespec { tv_sec: 0, tv_nsec: 0 });
-        // SAFETY: reads a set and a time; nothing is asked about the signal but its number.
+        // SAFETY: sigtimedwait reads a set and a time, and accepts a null pointer for the information.
         let number = unsafe { libc::sigtimedwait(&raw const wanted, ptr::null_mut(), &raw const at_once) };
         let ended = || self.has_input_ended().then_some(libc::SIGTERM);
         (number > 0).then_some(number).or_else(ended)
     }
 
-    /// The number of the next one, and whether the kernel sent it.
+    /// Blocks until a signal arrives. Returns its number, and whether the kernel sent it.
     fn next(&self) -> (c_int, bool) {
         let wanted = set(FORWARDED.into_iter().chain([libc::SIGCHLD]));
         loop {
             let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-            // SAFETY: sigwaitinfo reads the set and fills `info` where it returns a signal; zeros are one, too.
+            // SAFETY: sigwaitinfo reads the set and fills `info` if it returns a signal; an all-zero `siginfo_t` is
+            // valid, too.
             let (number, code) =
                 unsafe { (libc::sigwaitinfo(&raw const wanted, info.as_mut_ptr()), info.assume_init_ref().si_code) };
-            // A stop and its continuation interrupt the call.
+            // A stop and the continuation after it interrupt the call.
             if number > 0 {
                 return (number, code == FROM_KERNEL);
             }
@@ -99,7 +100,7 @@ impl Signals {
 
 fn set(numbers: impl IntoIterator<Item = c_int>) -> sigset_t {
     let mut made = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initialises it before anything is added.
+    // SAFETY: sigemptyset initialises the set before a signal is added.
     unsafe {
         libc::sigemptyset(made.as_mut_ptr());
         for number in numbers {
@@ -143,12 +144,13 @@ pub fn run(
             continue;
         }
         let mut status = 0;
-        // SAFETY: fills `status`; the child is ours and nothing else waits for it.
+        // SAFETY: waitpid fills `status`; the child is ours and no other code waits for it.
         if unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG | libc::WUNTRACED) } != pid {
             continue;
         }
         if libc::WIFSTOPPED(status) {
-            // Stop as well, so that the shell takes the terminal back; what continues us continues the command.
+            // Stop this process as well, so that the shell takes the terminal back. When the shell continues this
+            // process, continue the command.
             send(std::process::id().cast_signed(), libc::SIGSTOP);
             send(pid, libc::SIGCONT);
         } else if libc::WIFSIGNALED(status) {
@@ -171,11 +173,11 @@ fn spawn(path: &Path, command: &[OsString], environment: &Environment, signals: 
         |(name, value): &(OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat());
     let variables = environment.iter().map(variable).collect::<Result<Vec<_>, _>>()?;
     let (words, variables) = (pointers(&words), pointers(&variables));
-    // Rust ignores SIGPIPE for itself, and Python, if it started us, SIGXFSZ; the command must not.
+    // Rust ignores SIGPIPE, and Python, if it started this process, SIGXFSZ. The command must get the defaults.
     let default = set([libc::SIGPIPE, libc::SIGXFSZ]);
     let flags = (libc::POSIX_SPAWN_SETSIGMASK | libc::POSIX_SPAWN_SETSIGDEF) as libc::c_short;
     let (mut pid, mut attributes) = (0, MaybeUninit::uninit());
-    // SAFETY: the attributes are initialised first and destroyed at the end; strings and arrays live until then.
+    // SAFETY: the attributes are initialised first and destroyed at the end; strings and arrays outlive the call.
     let error = unsafe {
         libc::posix_spawnattr_init(attributes.as_mut_ptr());
         libc::posix_spawnattr_setsigmask(attributes.as_mut_ptr(), &raw const signals.before);
@@ -195,12 +197,12 @@ fn spawn(path: &Path, command: &[OsString], environment: &Environment, signals: 
     if error == 0 { Ok(pid) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-/// A list that ends with a null pointer; valid as long as the strings are.
+/// Returns an array of pointers that ends with null. The pointers are valid as long as the strings are.
 fn pointers(strings: &[CString]) -> Vec<*mut c_char> {
     strings.iter().map(|text| text.as_ptr().cast_mut()).chain([ptr::null_mut()]).collect()
 }
 
-/// Kills this process by the signal that ended the command; returns the exit code in case it survives.
+/// Kills this process by the signal that ended the command. Returns an exit code if the process survives.
 pub fn die_of(number: i32) -> i32 {
     let (unblocked, no_core) = (set([number]), libc::rlimit { rlim_cur: 0, rlim_max: 0 });
     // SAFETY: takes numbers, a limit and a set.

@@ -1,4 +1,4 @@
-//! The environment of a command that uses a share, or software GPUs of its own process.
+//! The environment of a command that uses a share, or software GPUs in its own process.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,13 +11,14 @@ use crate::native::Profile;
 
 pub type Environment = Vec<(OsString, OsString)>;
 
-/// The folders of the command's PATH: ours first, which has `nvidia-smi`.
+/// Returns the command's PATH: first our folder, which contains `nvidia-smi`, then the inherited folders.
 pub fn path(inherited: &Environment, dist: &Path) -> OsString {
     let rest = get(inherited, "PATH").map_or_else(|| OsString::from("/bin:/usr/bin"), OsStr::to_owned);
     joined(dist.join("bin").as_os_str(), &rest)
 }
 
-/// Libraries to preload in place of those that would make machine code where PTX is needed.
+/// Returns the libraries to preload. They replace libraries that compile to machine code where the software GPU needs
+/// PTX.
 pub fn stand_ins(dist: &Path) -> Vec<PathBuf> {
     let files = std::fs::read_dir(dist.join("native/stand-ins")).into_iter().flatten().flatten();
     let mut found: Vec<_> = files
@@ -28,7 +29,8 @@ pub fn stand_ins(dist: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Makes a command use the leases: the client's library first, and where its appliances are.
+/// Returns the environment of a command that uses the leases: the path of the client's library, and the appliances'
+/// addresses.
 pub fn of_share(
     mut environment: Environment,
     dist: &Path,
@@ -47,12 +49,12 @@ pub fn of_share(
     if let Some(mib) = managed_mib {
         set(of, "REMOTEGPU_MANAGED_MIB", mib.to_string().into());
     }
-    // The token opens more than this lease; the command needs only the lease.
+    // The token authorises more than this lease, so the command does not get the token.
     environment.retain(|(name, _)| name != "REMOTEGPU_TOKEN" && name != "REMOTEGPU_TOKEN_FILE");
     environment
 }
 
-/// Makes a command use software GPUs of its own process, with the memory that a share has.
+/// Returns the environment of a command with software GPUs in its own process. `memory` is their size, as of a share.
 pub fn native(
     mut environment: Environment,
     dist: &Path,
@@ -73,8 +75,8 @@ pub fn native(
     environment
 }
 
-/// Returns the differences of `environment` from `inherited` as JSON: a value for each name, null for a name that is gone.
-/// A character stands for each byte (Latin-1), since neither names nor values need to be UTF-8.
+/// Returns the differences of `environment` from `inherited` as JSON: the value of each changed variable, null for each
+/// removed one. Each byte becomes one character (Latin-1), because names and values need not be UTF-8.
 pub fn changes(inherited: &Environment, environment: &Environment) -> Value {
     let text = |bytes: &OsString| bytes.as_bytes().iter().map(|&byte| char::from(byte)).collect::<String>();
     let gone = inherited.iter().filter(|(name, _)| get(environment, name).is_none());
@@ -85,26 +87,27 @@ pub fn changes(inherited: &Environment, environment: &Environment) -> Value {
         .into()
 }
 
-/// Makes frameworks keep PTX, which the software GPU executes, instead of machine code for a real GPU. Without
-/// nvJitLink, numba and cuda.core link with the driver. A library of its name that is loaded already is the one thing
-/// that they find before the real one in their own folder; in ours they find none of its functions.
+/// Makes frameworks keep PTX, which the software GPU executes, instead of machine code for a real GPU.
+///
+/// numba and cuda.core link with the driver if they cannot use nvJitLink. A preloaded library of that name hides the
+/// real one, which they would otherwise load from their own folder. Our library exports none of its functions.
 fn keep_ptx(of: &mut Environment, dist: &Path, stand_ins: &[PathBuf]) {
     let ptxas = dist.join("native/ptxas");
     set_default(of, "CUPY_COMPILE_WITH_PTX", "1".as_ref());
     set_default(of, "TRITON_PTXAS_PATH", ptxas.as_os_str());
     set_default(of, "TRITON_PTXAS_BLACKWELL_PATH", ptxas.as_os_str());
-    // Torch keeps on the disk what NVRTC made, under a key that says machine code, which with us is PTX.
+    // Torch caches the output of NVRTC on disk under a key for machine code. On the software GPU that output is PTX.
     set_default(of, "USE_PYTORCH_KERNEL_CACHE", "0".as_ref());
     for library in stand_ins {
         prepend(of, "LD_PRELOAD", library.as_os_str());
     }
 }
 
-/// Sets what docs/frameworks.md lists: for ranks of NCCL, and for JAX, which looks for GPUs.
+/// Sets the variables that docs/frameworks.md lists: for NCCL ranks, and for JAX, which searches for GPUs.
 fn suit_frameworks(of: &mut Environment, dist: &Path) {
     set_default(of, "NCCL_P2P_LEVEL", "SYS".as_ref());
     set_default(of, "NCCL_RUNTIME_CONNECT", "0".as_ref());
-    // By its name our client knows the thread that serves ranks which do not reach each other's memory.
+    // Our client identifies by its name the thread that serves ranks without access to each other's memory.
     set_default(of, "NCCL_SET_THREAD_NAME", "1".as_ref());
     let frameworks = dist.join("frameworks").into_os_string();
     let modules = match get(of, "PYTHONPATH") {
@@ -118,7 +121,7 @@ fn shares(leases: &[&Lease]) -> String {
     let share = |lease: &&Lease| {
         let share = &lease.share;
         let ca = share.ca.as_ref().and_then(|ca| match ca {
-            // The command may change its folder.
+            // Make the path absolute, because the command may change its working directory.
             Ca::File(file) => Some(Path::new(file).canonicalize().unwrap_or_else(|_| file.into())),
             Ca::Pem(_) => None,
         });

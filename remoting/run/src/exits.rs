@@ -1,4 +1,4 @@
-//! Exit codes, those of `remotegpu.cli.exits`, and the error that carries one.
+//! The exit codes, equal to those of `remotegpu.cli.exits`, and the error type that carries one.
 
 use remotegpu_client::connect::{ConnectError, ErrorKind};
 
@@ -11,7 +11,7 @@ pub const DENIED: i32 = 77;
 pub const NOT_EXECUTABLE: i32 = 126;
 pub const NOT_FOUND: i32 = 127;
 
-/// One line for stderr, and the exit code.
+/// An error that ends this program: one line for stderr, and the exit code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
     pub code: i32,
@@ -24,7 +24,7 @@ impl Failure {
     }
 }
 
-/// The system's error message, without its number.
+/// Returns the system's error message without the error number.
 pub fn reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" (os error").map_or(text.clone(), |(reason, _)| reason.to_owned())

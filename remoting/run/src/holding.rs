@@ -1,4 +1,4 @@
-//! Holding a lease, and giving it back.
+//! Leases that are held by an open connection.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,7 +14,7 @@ use crate::exits::Failure;
 const MORE_ATTEMPTS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(100);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-/// The time for which an appliance keeps a lease whose holding connection broke.
+/// The time for which an appliance keeps a lease after its holding connection breaks.
 const RECONNECT: Duration = Duration::from_secs(10);
 
 /// A lease whose holding connection a thread keeps open.
@@ -24,7 +24,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// `moved` is told each new place of the lease.
+    /// Connects to the appliance to hold `lease`, and starts the thread. `moved` is called after each move of the lease
+    /// to another appliance. Closes the lease if the connection fails.
     pub fn new(lease: Lease, moved: fn(&Lease)) -> Result<Self, Failure> {
         let connection = match hold(&lease) {
             Ok(connection) => connection,
@@ -43,14 +44,14 @@ impl Held {
         &self.lease
     }
 
-    /// Gives the lease back. If that fails, the end of this process ends it.
+    /// Releases the lease. If that fails, the lease ends with this process.
     pub fn close(self) {
         self.closing.store(true, Ordering::Release);
         let _ = self.lease.close();
     }
 }
 
-/// A connection that is cut at once is tried again, as the lease lives for some seconds without it.
+/// Opens the holding connection. Retries if it breaks at once, because the lease survives some seconds without one.
 fn hold(lease: &Lease) -> Result<File, ConnectError> {
     for _ in 0..MORE_ATTEMPTS {
         if let Ok(connection) = lease.hold() {

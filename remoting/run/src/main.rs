@@ -1,7 +1,7 @@
-//! `remotegpu-run`: a share of appliances' GPUs, the environment of a command, and the command.
+//! `remotegpu-run`: leases a share of GPUs, sets a command's environment, and runs the command.
 //!
-//! `remotegpu run` of the Python package becomes this program. Where it starts an appliance of its own, or watches what
-//! the command does (`--report`, `--trace`), it has this program hold the share (`--hold`).
+//! `remotegpu run` of the Python package executes this program in its place. If Python starts an appliance of its own,
+//! or observes the command (`--report`, `--trace`), it starts this program with `--hold`, which only holds the share.
 
 mod child;
 mod environment;
@@ -57,7 +57,7 @@ fn run(signals: &Signals) -> Result<Ended, Failure> {
     if options.hold {
         signals.end_with_input();
     } else {
-        // Before a share is taken, or waited for.
+        // Report a missing command before a share is leased.
         child::find(&options.command[0], &path)?;
     }
     let Options { place, mut wish, managed_mib, command, hold } = options;
@@ -101,7 +101,7 @@ fn run(signals: &Signals) -> Result<Ended, Failure> {
     ended
 }
 
-/// All or none: what is held already is given back where another one cannot be.
+/// Holds all leases, or none: on an error it closes all of them.
 fn hold_all(leases: Vec<Lease>, moved: fn(&Lease)) -> Result<Vec<Held>, Failure> {
     let mut held = Vec::new();
     let mut leases = leases.into_iter();
@@ -118,7 +118,7 @@ fn hold_all(leases: Vec<Lease>, moved: fn(&Lease)) -> Result<Vec<Held>, Failure>
     Ok(held)
 }
 
-/// The appliance's own token, which its user finds on the same machine, where none was given.
+/// Adds the token of an appliance of the same user on this machine, if `access` has no token.
 fn with_own_token(endpoint: String, access: &Access, runtime: Option<String>) -> (String, Access) {
     let mut access = access.clone();
     if access.token.is_none()
@@ -126,14 +126,14 @@ fn with_own_token(endpoint: String, access: &Access, runtime: Option<String>) ->
         && let Some((here, token)) = own_token::find(host, port, runtime)
     {
         access.token = Some(token);
-        // With TLS the certificate says who it is, by the name that was given.
+        // With TLS keep the given name, because the certificate is checked against it.
         let endpoint = if access.ca.is_none() { address::joined(&here, port) } else { endpoint };
         return (endpoint, access);
     }
     (endpoint, access)
 }
 
-/// Prints a JSON object as one line, for the program that had this one hold the share.
+/// Prints a JSON object as one line, for the program that started this one with `--hold`.
 fn print(object: &Value) {
     let mut output = std::io::stdout().lock();
     let _ = writeln!(output, "{object}").and_then(|()| output.flush());
@@ -143,7 +143,7 @@ fn print_place(lease: &Lease) {
     print(&json!({ "lease_id": lease.share.lease_id, "endpoint": lease.endpoint() }));
 }
 
-/// Waits for a signal or the end of standard input: the program that had this one hold the share has the other end.
+/// Waits for a signal or the end of standard input. The program that started this one with `--hold` has the other end.
 fn wait_for_end(signals: &Signals) -> Ended {
     loop {
         match signals.ending() {
@@ -166,7 +166,7 @@ fn check_library(library: &Path) -> Result<(), Failure> {
     Err(Failure::new(SOFTWARE, message))
 }
 
-/// `REMOTEGPU_DIST`, else the folder in whose `bin` this program lies.
+/// Returns `REMOTEGPU_DIST`, or else the parent of the `bin` folder that contains this program.
 fn dist() -> PathBuf {
     let given = std::env::var_os("REMOTEGPU_DIST").filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let own = || Some(std::env::current_exe().ok()?.parent()?.parent()?.to_owned());

@@ -1,4 +1,4 @@
-//! Software GPUs in the process of the command: what they are like, and how much memory they have.
+//! Software GPUs in the command's process: their profile and their memory size.
 
 use remotegpu_client::connect::LeaseWish;
 
@@ -6,7 +6,7 @@ use crate::exits::{Failure, USAGE};
 use crate::placement::bytes;
 use crate::quantities::memory;
 
-/// The values of `REMOTEGPU_SOFTGPU_PROFILE`, which `remotegpu.api.modes` has, too.
+/// The values of `REMOTEGPU_SOFTGPU_PROFILE`. `remotegpu.api.modes` lists the same values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Profile {
     #[default]
@@ -39,18 +39,19 @@ impl Profile {
         })
     }
 
-    /// No kernel runs: such a GPU takes machine code, and all its results are meaningless.
+    /// Whether the GPU runs no kernels. Such a GPU accepts machine code, and all its results are meaningless.
     pub fn is_null(self) -> bool {
         self == Profile::NullH100
     }
 
-    /// The memory of each GPU, where `REMOTEGPU_SOFTGPU_MEMORY` says nothing.
+    /// Returns the memory of each GPU, the default of `REMOTEGPU_SOFTGPU_MEMORY`.
     fn memory_bytes(self) -> u64 {
         if self.is_null() { 80 << 30 } else { 8 << 30 }
     }
 }
 
-/// Bytes of each GPU: the share's part of what the environment says (`given`), else the profile, and always enough.
+/// Returns the memory of each GPU in bytes: the share's part of `given` (`REMOTEGPU_SOFTGPU_MEMORY`) or of the
+/// profile's memory. The whole is at least the memory that `wish` requests.
 pub fn memory_of(wish: &LeaseWish, profile: Profile, given: Option<&str>) -> Result<u64, Failure> {
     let whole = given
         .map_or(Ok(profile.memory_bytes()), memory)

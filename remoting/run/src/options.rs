@@ -1,4 +1,5 @@
-//! The options of `remotegpu run` that this program has. Pure but for the token's file.
+//! The options of `remotegpu run` that this program implements. The only input besides the arguments is the token's
+//! file.
 
 use std::ffi::OsString;
 
@@ -48,15 +49,15 @@ pub struct Options {
     pub place: Place,
     pub wish: LeaseWish,
     pub managed_mib: Option<u64>,
-    /// Not empty, but where the share is held for somebody else.
+    /// The command and its arguments. Empty only with `--hold`.
     pub command: Vec<OsString>,
     pub hold: bool,
 }
 
-/// The place of the GPUs.
+/// The GPUs that the command uses.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the process of the command.
+    /// Software GPUs in the command's process.
     Native(Profile),
     Appliances {
         endpoints: Vec<String>,
@@ -83,7 +84,7 @@ struct Given {
     hold: bool,
 }
 
-/// `variable`: what the environment has, if it is not empty.
+/// Parses the command line. `variable` returns an environment variable, or `None` if it is empty or not set.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
     variable: impl Fn(&str) -> Option<String>,
@@ -93,7 +94,7 @@ pub fn parse(
         let argument = argument.to_string_lossy().into_owned();
         let (name, value) = match (argument.split_once('='), argument.char_indices().nth(2)) {
             (Some((name, value)), _) if name.starts_with("--") => (name, Some(value.to_owned())),
-            // As -p0.25.
+            // A short option with its value attached, for example -p0.25.
             (_, Some((end, _))) if !argument.starts_with("--") => (&argument[..end], Some(argument[end..].to_owned())),
             _ => (argument.as_str(), None),
         };
@@ -230,7 +231,7 @@ fn read_token(file: &str) -> Result<String, Failure> {
     Ok(token.to_owned())
 }
 
-/// HOST, HOST:PORT or [V6]:PORT, several with commas, each written as HOST:PORT.
+/// Parses addresses separated by commas. Each is HOST, HOST:PORT or [V6]:PORT, and is returned as HOST:PORT.
 fn endpoints(appliance: Option<String>) -> Result<Vec<String>, Failure> {
     let text = appliance.unwrap_or_default();
     let parts: Vec<_> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();

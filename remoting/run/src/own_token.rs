@@ -1,5 +1,5 @@
-//! The token of an appliance without --tokens: the appliance writes it to a file of its user's runtime folder, named by
-//! address. The Python side writes and finds it in the same way (`remotegpu/rpc/own_token.py`).
+//! The token of an appliance without --tokens. The appliance writes the token to a file in its user's runtime folder,
+//! named by address. `remotegpu/rpc/own_token.py` writes and finds the file in the same way.
 
 use std::fs::{File, Metadata, read_dir, symlink_metadata};
 use std::io::Read;
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use remotegpu_client::connect::address;
 
 const LONGEST: u64 = 256;
-/// Mode bits of a folder that others may open.
+/// Mode bits that give access to the group and to others.
 const OTHERS: u32 = 0o077;
 
 /// Returns the address to connect to, and the token, if an appliance of this user has one for `host` and `port`.
-/// Replaces `localhost` by the address that the appliance listens on: another user may listen on another loopback
-/// address.
+/// Replaces `localhost` by the address that the appliance listens on, because another user may listen on another
+/// loopback address.
 pub fn find(host: &str, port: u16, runtime: Option<String>) -> Option<(String, String)> {
     let uid = symlink_metadata("/proc/self").ok()?.uid();
     if host.contains('/') {
@@ -33,7 +33,7 @@ pub fn find(host: &str, port: u16, runtime: Option<String>) -> Option<(String, S
     })
 }
 
-/// Candidate token files, by the address that each appliance listens on.
+/// Returns the possible token files, each with the address that its appliance listens on.
 fn kept(folder: &Path, host: &str, port: u16) -> Vec<(String, PathBuf)> {
     let mut found = vec![(host.to_owned(), folder.join(address::joined(host, port)))];
     if is_loopback(host) {

@@ -1,8 +1,9 @@
-//! How many GPUs to take from which of several appliances. Pure.
+//! Distributes the GPUs of a request over several appliances. Pure functions.
 
 use remotegpu_client::connect::{LeaseWish, Site, SiteGpu};
 
-/// A number for each appliance: evenly spread, more where more is free; none if it does not fit now.
+/// Returns the number of GPUs to take from each appliance: evenly spread, and more from appliances with more free GPUs.
+/// `None` if the request does not fit now.
 pub fn spread(sites: &[Site], wish: &LeaseWish) -> Option<Vec<u32>> {
     let fitting: Vec<u32> = sites
         .iter()
@@ -20,14 +21,14 @@ pub fn spread(sites: &[Site], wish: &LeaseWish) -> Option<Vec<u32>> {
     Some(counts)
 }
 
-/// Whether it would fit if nothing were leased.
+/// Whether the request would fit if no GPU were leased.
 pub fn possible(sites: &[Site], wish: &LeaseWish) -> bool {
     let gpus = sites.iter().flat_map(|site| &site.gpus);
     count(gpus.filter(|gpu| gpu.healthy && (1..=gpu.shareable_bytes).contains(&bytes(wish, gpu.shareable_bytes))))
         >= wish.count
 }
 
-/// Bytes of a GPU with so many shareable ones.
+/// Returns the requested bytes of a GPU that has `shareable` bytes to share.
 pub fn bytes(wish: &LeaseWish, shareable: u64) -> u64 {
     match wish.memory_bytes {
         0 => (u128::from(shareable) * u128::from(wish.milli) / 1000).try_into().unwrap_or(u64::MAX),
@@ -83,7 +84,7 @@ mod tests {
         assert!(!possible(&[site(&[8])], &LeaseWish { count: 1, memory_bytes: 9 * GIB, ..LeaseWish::default() }));
     }
 
-    /// Every spread is as asked and fits, whatever is free.
+    /// Each result has the requested number of GPUs and fits, for all combinations of free memory.
     #[test]
     fn a_spread_is_as_asked() {
         for seed in 0..4096_u64 {

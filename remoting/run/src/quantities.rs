@@ -1,4 +1,4 @@
-//! Parses a user's quantities of a share, as `remotegpu.api.quantities` does.
+//! Parses the quantities of a share that a user gives, with the same rules as `remotegpu.api.quantities`.
 
 use remotegpu_client::connect::LeaseWish;
 
@@ -10,7 +10,7 @@ const POSSIBLE_MEMORY: &str = "memory is a positive number of bytes with an opti
 const MOST_BYTES: u128 = 1 << 62;
 const MOST_GPUS: u128 = 1024;
 
-/// How many GPUs, and thousandths of each: "0.25" is a quarter of one GPU, "2" are two whole ones.
+/// Parses a number of GPUs and the thousandths of each: "0.25" is a quarter of one GPU, "2" is two whole GPUs.
 pub fn fraction(text: &str) -> Result<(u32, u32), Failure> {
     let wrong = |why: &str| Failure::new(USAGE, format!("{text} {why}; {POSSIBLE_FRACTIONS}"));
     let plain = text.trim();
@@ -31,7 +31,7 @@ pub fn fraction(text: &str) -> Result<(u32, u32), Failure> {
     }
 }
 
-/// Thousandths of the time of each GPU.
+/// Parses a part of each GPU's time, in thousandths.
 pub fn part_of_time(text: &str) -> Result<u32, Failure> {
     match fraction(text)? {
         (1, milli) => Ok(milli),
@@ -43,11 +43,11 @@ pub fn part_of_time(text: &str) -> Result<u32, Failure> {
     }
 }
 
-/// "4GiB" as bytes. As in Kubernetes, Ki is 1024 and k, or K, is 1000.
+/// Parses a size in bytes, for example "4GiB". As in Kubernetes, Ki is 1024 and k, or K, is 1000.
 pub fn memory(text: &str) -> Result<u64, Failure> {
     let wrong = |why: &str| Failure::new(USAGE, format!("'{text}' is not an amount of memory{why}; {POSSIBLE_MEMORY}"));
     let plain = text.trim();
-    // The exponent's `e` is no unit.
+    // The `e` of an exponent is not a unit.
     let end = plain.find(|c: char| c.is_ascii_alphabetic() && c != 'e' && c != 'E').unwrap_or(plain.len());
     let (number, unit) = (plain[..end].trim_end(), &plain[end..]);
     let factor = factor(unit).ok_or_else(|| wrong(""))?;
@@ -58,20 +58,20 @@ pub fn memory(text: &str) -> Result<u64, Failure> {
     }
 }
 
-/// A wish in words: "0.25 of a GPU", "4.0 GiB of each of 2 GPUs".
+/// Describes a request in words: "0.25 of a GPU", "4.0 GiB of each of 2 GPUs".
 pub fn in_words(wish: &LeaseWish) -> String {
     let each = if wish.memory_bytes == 0 { part(wish.milli) } else { size(wish.memory_bytes) };
     let gpus = if wish.count == 1 { "a GPU".into() } else { format!("each of {} GPUs", wish.count) };
     format!("{each} of {gpus}")
 }
 
-/// Thousandths for people: 250 is "0.25".
+/// Formats thousandths as a decimal: 250 is "0.25".
 fn part(milli: u32) -> String {
     let text = format!("{}.{:03}", milli / 1000, milli % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Bytes for people: "2.0 GiB".
+/// Formats a number of bytes with a unit: "2.0 GiB".
 fn size(bytes: u64) -> String {
     let (mut value, mut units) = (bytes as f64, ["B", "KiB", "MiB", "GiB", "TiB"].into_iter());
     let mut unit = units.next().unwrap_or_default();
@@ -99,13 +99,13 @@ fn factor(unit: &str) -> Option<u128> {
     Some(base.pow(power))
 }
 
-/// A number exactly as written: digits, and the power of ten that they are multiplied by.
+/// An exact decimal number: `digits` times ten to the power of `exponent`.
 struct Decimal {
     digits: u128,
     exponent: i32,
 }
 
-/// A decimal times a whole number, rounded down.
+/// The product of a decimal and a whole number: exact (`Whole`), rounded down (`Between`), or too large.
 enum Scaled {
     Whole(u128),
     Between(u128),
@@ -113,7 +113,7 @@ enum Scaled {
 }
 
 impl Decimal {
-    /// Without a sign: "4", "0.25", ".5", "4e9", "1e-9".
+    /// Parses a number without a sign: "4", "0.25", ".5", "4e9", "1e-9".
     fn parse(text: &str) -> Option<Decimal> {
         let (number, exponent) = match text.split_once(['e', 'E']) {
             Some((number, exponent)) => (number, exponent.parse::<i16>().ok()?),

@@ -1,4 +1,4 @@
-//! Waiting for leases, of one appliance or of several together, and telling why it takes so long.
+//! Waits for leases of one appliance, or of several together, and reports the reason for the delay.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::RecvTimeoutError;
@@ -18,11 +18,12 @@ const POLL: Duration = Duration::from_secs(1);
 
 pub enum Waited {
     Granted(Vec<Lease>),
-    /// By this signal.
+    /// A signal with this number requested an end.
     Stopped(i32),
 }
 
-/// Leases that together are what is wished for.
+/// Blocks until leases that together satisfy the request are granted, or a signal arrives. Without `wish.wait` it fails
+/// at once if the share is not free.
 pub fn wait_for(places: &[(String, Access)], wish: &LeaseWish, signals: &Signals) -> Result<Waited, Failure> {
     let mut notice = Notice::new();
     match places {
@@ -56,7 +57,8 @@ fn wait_for_one(
     }
 }
 
-/// All or nothing, again and again: holding one while waiting for another, two callers could block each other.
+/// Retries until all leases are granted at the same time. No lease is held during the wait, because two callers that
+/// each hold one lease could block each other.
 fn wait_for_several(
     places: &[(String, Access)],
     wish: &LeaseWish,
@@ -92,7 +94,7 @@ fn wait_for_several(
     }
 }
 
-/// None if somebody else was faster. What was opened is then closed again.
+/// Opens a lease on each chosen appliance. If another caller was faster, closes the opened ones and returns `None`.
 fn open_all(
     places: &[(String, Access)],
     counts: &[u32],
@@ -119,7 +121,8 @@ fn open_all(
     Ok(Some(Waited::Granted(leases)))
 }
 
-/// An appliance of an earlier version would not even refuse.
+/// Refuses a limit of compute time for an appliance that cannot enforce it. An appliance of an earlier version would
+/// ignore it without an error.
 fn check_turns(places: &[(String, Access)], sites: &[Site], wish: &LeaseWish) -> Result<(), Failure> {
     if (wish.compute_milli, wish.compute_limit_milli) == (0, 1000) {
         return Ok(());
@@ -136,7 +139,8 @@ fn check_turns(places: &[(String, Access)], sites: &[Site], wish: &LeaseWish) ->
     }
 }
 
-/// Why and how long a share is waited for: one live line on a terminal, a line now and then elsewhere.
+/// Shows why and for how long the program waits for a share: one updated line on a terminal, a line from time to time
+/// elsewhere.
 struct Notice {
     since: Instant,
     live: bool,
@@ -153,7 +157,7 @@ impl Notice {
         let text = format!("waiting {} s for a share: {reason}", waited.as_secs());
         let again = self.told.as_ref().is_none_or(|(told, when)| told != reason || waited >= *when + TELL_AGAIN);
         if self.live {
-            // A line that wraps could not be taken back: the terminal cuts it.
+            // Turn off line wrapping: a wrapped line could not be erased.
             eprint!("\r\x1b[2K\x1b[?7l{text}\x1b[?7h");
         } else if again {
             eprintln!("remotegpu: {text}");

@@ -1,8 +1,8 @@
-//! seccomp: the system calls that a process may not make any more. It may make all others.
+//! seccomp filters: the system calls that a process cannot make any more. All other calls stay allowed.
 //!
-//! [`Process`] says which calls: a worker and a session of offload need different ones. Called by the worker's
-//! `guard::sandbox`, and by acceptors through `exports`. The folder `calls` has only tests. `files` restricts which
-//! files can be reached.
+//! [`Process`] selects the calls, because a worker and a session of offload need different ones. The worker's
+//! `guard::sandbox` calls this module, and acceptors call it through `exports`. The folder `calls` contains only tests.
+//! `files` restricts the files that a process can access.
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -10,16 +10,19 @@ use seccompiler::{
 };
 use std::collections::BTreeMap;
 
-/// The process that gives the calls up.
+/// The kind of process that is restricted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Process {
-    /// A worker, one process that was given its connections. `opens_files`: its driver still does after the start.
+    /// A worker: a single process that inherited its connections. `opens_files` is whether its driver opens files after
+    /// the start.
     Worker { opens_files: bool },
-    /// A session of offload. `alone`: no namespace keeps it apart from others, so it is one process without connections.
+    /// A session of offload. `alone` is whether it must stay a single process without connections, because no namespace
+    /// isolates it.
     Session { alone: bool },
 }
 
-/// The system's configuration, the kernel's rarely used paths, access to other processes: forbidden to all.
+/// Calls that are denied to all processes: system configuration, rarely used parts of the kernel, access to other
+/// processes.
 const SYSTEM: &[i64] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -61,7 +64,8 @@ const SYSTEM: &[i64] = &[
     libc::SYS_settimeofday,
 ];
 
-/// More of that kind, refused to a session: it runs the tenant's own code, not a driver that may need them.
+/// Further calls of this kind that are denied to sessions. A session runs the tenant's own code, not a driver that may
+/// need them.
 const SYSTEM_OF_SESSIONS: &[i64] = &[
     libc::SYS_move_mount,
     libc::SYS_open_tree,
@@ -84,8 +88,8 @@ const SYSTEM_OF_SESSIONS: &[i64] = &[
     libc::SYS_personality,
 ];
 
-/// For a process that nothing else separates: other programs and processes, connections, and objects that all processes
-/// of a user share.
+/// Calls that are denied to a process without a namespace: starting programs and processes, connections, and objects
+/// that all processes of a user share.
 const OTHERS: &[i64] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -115,7 +119,7 @@ const OTHERS: &[i64] = &[
 
 const OTHERS_OF_WORKERS: &[i64] = &[libc::SYS_kill, libc::SYS_sched_setscheduler];
 
-/// Opening and changing files by name.
+/// Calls that open or change files by name.
 const FILES: &[i64] = &[
     libc::SYS_openat,
     libc::SYS_openat2,
@@ -155,17 +159,19 @@ const FILES: &[i64] = &[
 
 const FCHMODAT2: i64 = 452;
 
-/// The argument, the comparison, and its value. Only its lower 32 bits: the kernel uses no more of these either.
+/// The argument's index, the comparison, and the value. Only the lower 32 bits are compared, because the kernel uses
+/// only those of the listed arguments.
 type Condition = (u8, SeccompCmpOp, u64);
 
-/// The mask of a socket's type: the other bits are flags.
+/// The mask of a socket's type. The other bits are flags.
 const SOCKET_TYPE: u64 = 0xf;
 const F_SETOWN_EX: u64 = 15;
 const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541C;
-/// The user namespace is among them, in which a process has all capabilities again.
+/// Flags of clone that create a namespace. They include the user namespace, in which a process has all capabilities
+/// again.
 const NEW_NAMESPACES: [i32; 8] = [
     libc::CLONE_NEWTIME,
     libc::CLONE_NEWNS,
@@ -177,7 +183,8 @@ const NEW_NAMESPACES: [i32; 8] = [
     libc::CLONE_NEWNET,
 ];
 
-/// The calls that have this answer: those without conditions, and those refused if all conditions of one line hold.
+/// The calls that get the same error. `always` has calls without conditions; a call in `partly` is denied if all
+/// conditions of one entry are true.
 #[derive(Default)]
 struct Denied {
     always: Vec<i64>,
@@ -186,7 +193,7 @@ struct Denied {
 
 impl Denied {
     fn program(self, answer: i32) -> Result<BpfProgram, BackendError> {
-        // A system call without rules is matched always.
+        // A system call without rules always matches.
         let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
             self.always.into_iter().map(|call| (call, Vec::new())).collect();
         for (call, conditions) in self.partly {
@@ -201,20 +208,20 @@ impl Denied {
     }
 }
 
-/// For a process that nothing else separates. `own` is its process id.
+/// Returns the conditional rules for a process without a namespace. `own` is its process id.
 fn alone(own: u64) -> Vec<(i64, Vec<Condition>)> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
     vec![
         (libc::SYS_tgkill, vec![(0, Ne, own)]),
         (libc::SYS_rt_tgsigqueueinfo, vec![(0, Ne, own)]),
         (libc::SYS_prlimit64, vec![(0, Ne, 0), (0, Ne, own)]),
-        // A pair of datagram sockets, raw ones included, sends to any other one that has a name, descriptors too.
+        // A pair of datagram sockets, including raw ones, can send data and descriptors to any socket that has a name.
         (libc::SYS_socketpair, vec![(1, MaskedEq(SOCKET_TYPE), libc::SOCK_DGRAM as u64)]),
         (libc::SYS_socketpair, vec![(1, MaskedEq(SOCKET_TYPE), libc::SOCK_RAW as u64)]),
         (libc::SYS_socketpair, vec![(1, MaskedEq(SOCKET_TYPE), libc::SOCK_RDM as u64)]),
-        // Threads yes, processes no.
+        // Threads are allowed, processes are not.
         (libc::SYS_clone, vec![(0, MaskedEq(libc::CLONE_THREAD as u64), 0)]),
-        // A descriptor's owner gets any signal that its owner chose, SIGKILL too.
+        // A descriptor's owner gets any signal that its setter chose, including SIGKILL.
         (libc::SYS_fcntl, vec![(1, Eq, libc::F_SETOWN as u64)]),
         (libc::SYS_fcntl, vec![(1, Eq, F_SETOWN_EX)]),
         (libc::SYS_ioctl, vec![(1, Eq, FIOSETOWN)]),
@@ -224,7 +231,7 @@ fn alone(own: u64) -> Vec<(i64, Vec<Condition>)> {
 
 fn denied(process: Process, own: u64) -> Denied {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
-    // The appliance cannot count the memory of a process that hides.
+    // The appliance cannot count the memory of a non-dumpable process.
     let hiding = (libc::SYS_prctl, vec![(0, Eq, libc::PR_SET_DUMPABLE as u64)]);
     let mut denied = Denied { always: SYSTEM.to_vec(), partly: vec![hiding] };
     match process {
@@ -237,15 +244,15 @@ fn denied(process: Process, own: u64) -> Denied {
         }
         Process::Session { alone: is_alone } => {
             denied.always.extend(SYSTEM_OF_SESSIONS);
-            // Memory that no process need have mapped, nor a descriptor of.
+            // Shared memory exists without a mapping or a descriptor of any process.
             denied.always.push(libc::SYS_shmget);
-            // Typing into another process's terminal.
+            // These requests type into another process's terminal.
             denied.partly.extend([TIOCSTI, TIOCLINUX].map(|request| (libc::SYS_ioctl, vec![(1, Eq, request)])));
             if is_alone {
                 denied.always.extend(OTHERS);
                 denied.partly.extend(alone(own));
                 denied.partly.push((libc::SYS_kill, vec![(0, Ne, own)]));
-                // Each thread of ZeroMQ gives itself the ordinary policy, and ends the process if it may not.
+                // Each thread of ZeroMQ sets the default policy for itself, and ends the process if that fails.
                 denied.partly.push((libc::SYS_sched_setscheduler, vec![(1, Ne, libc::SCHED_OTHER as u64)]));
             } else {
                 let flags = NEW_NAMESPACES.map(|flag| u64::from(flag.cast_unsigned()));
@@ -256,8 +263,8 @@ fn denied(process: Process, own: u64) -> Denied {
     denied
 }
 
-/// Answers all calls by the other way of this processor (x32) with "does not exist": their numbers differ, so that no
-/// list above would hold for them. `seccompiler` cannot compare the number itself.
+/// Returns a filter that answers ENOSYS to all x32 calls, a second system call interface of the processor. Their
+/// numbers differ, so the lists above do not match them. `seccompiler` cannot compare the number itself.
 fn no_x32() -> BpfProgram {
     const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
@@ -272,10 +279,10 @@ fn no_x32() -> BpfProgram {
     ]
 }
 
-/// Several filters, because each has one answer; the kernel uses the strictest one.
+/// Returns the filters of a process. Each filter has one error code; the kernel applies the strictest result.
 fn programs(process: Process, own: u64) -> Result<Vec<BpfProgram>, BackendError> {
     use SeccompCmpOp::Ne;
-    // A clone3 that "does not exist" makes the C library use clone, whose flags can be looked at.
+    // With ENOSYS for clone3 the C library uses clone, whose flags a filter can check.
     let newer = Denied { always: vec![libc::SYS_clone3], ..Denied::default() };
     let mut programs = vec![no_x32(), denied(process, own).program(libc::EPERM)?, newer.program(libc::ENOSYS)?];
     if process == (Process::Session { alone: false }) {
@@ -287,7 +294,7 @@ fn programs(process: Process, own: u64) -> Result<Vec<BpfProgram>, BackendError>
     Ok(programs)
 }
 
-/// Before the first byte of a client: for all threads, for good.
+/// Applies the filters to all threads, permanently. Call it before the first byte of a client is read.
 ///
 /// # Errors
 /// If the system refuses.

@@ -1,4 +1,5 @@
-//! Functions that an acceptor calls, by ctypes, in the process that confines itself. It has one thread then.
+//! C functions that an acceptor calls by ctypes to confine its own process. The process must have one thread at that
+//! time.
 
 use crate::calls::{Process, give_up};
 use crate::files::{Writable, confine};
@@ -10,23 +11,23 @@ const DONE: i32 = 0;
 const NO_LANDLOCK: i32 = 1;
 const REFUSED: i32 = -1;
 
-/// Bytes of the caller; null gives none.
+/// Returns the caller's bytes as a slice; null gives an empty slice.
 ///
 /// # Safety
-/// `size` bytes can be read there until the slice is dropped.
+/// `start` is null, or `size` bytes are readable there until the slice is dropped.
 unsafe fn bytes<'a>(start: *const u8, size: usize) -> &'a [u8] {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller guarantees it.
     if start.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(start, size) } }
 }
 
-/// Writes the reason of a refusal, cut to the buffer's size, with a zero at the end.
+/// Writes the reason of a refusal, truncated to the buffer's size, with a NUL at the end.
 ///
 /// # Safety
-/// `size` bytes can be written there, or it is null.
+/// `message` is null, or `size` bytes are writable there.
 unsafe fn refuse(why: &str, message: *mut u8, size: usize) -> i32 {
     if !message.is_null() && size > 0 {
         let length = why.len().min(size - 1);
-        // SAFETY: as promised by the caller; `why` is not its buffer.
+        // SAFETY: the caller guarantees the buffer, and `why` is outside of it.
         unsafe {
             std::ptr::copy_nonoverlapping(why.as_ptr(), message, length);
             message.add(length).write(0);
@@ -40,10 +41,11 @@ fn paths(joined: &[u8]) -> Vec<PathBuf> {
     names.map(|name| OsStr::from_bytes(name).into()).collect()
 }
 
-/// [`confine`] with paths that are separated by zeros. 0: done; 1: this kernel has no Landlock; -1: `message` says why not.
+/// Calls [`confine`] with lists of paths that are separated by NULs. Returns 0 on success, 1 if this kernel has no
+/// Landlock, and -1 on an error, with the reason in `message`.
 ///
 /// # Safety
-/// Each pointer has that many bytes during the call, or is null.
+/// Each pointer is null, or valid for its size during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn remotegpu_sandbox_files(
     readable: *const u8,
@@ -56,27 +58,27 @@ pub unsafe extern "C" fn remotegpu_sandbox_files(
     message: *mut u8,
     message_size: usize,
 ) -> i32 {
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller guarantees it.
     let readable = paths(unsafe { bytes(readable, readable_size) });
-    // SAFETY: as promised by the caller.
+    // SAFETY: the caller guarantees it.
     let (hidden, writable) = unsafe { (paths(bytes(hidden, hidden_size)), paths(bytes(writable, writable_size))) };
     match confine(&readable, &hidden, Writable::Beneath(&writable), network) {
         Ok(true) => DONE,
         Ok(false) => NO_LANDLOCK,
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller guarantees it.
         Err(error) => unsafe { refuse(&format!("Landlock: {error}"), message, message_size) },
     }
 }
 
-/// [`give_up`] for a session of offload. 0: done; -1: `message` says why not.
+/// Calls [`give_up`] for a session of offload. Returns 0 on success and -1 on an error, with the reason in `message`.
 ///
 /// # Safety
-/// `message` has that many bytes during the call, or is null.
+/// `message` is null, or valid for its size during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn remotegpu_sandbox_calls(alone: bool, message: *mut u8, message_size: usize) -> i32 {
     match give_up(Process::Session { alone }) {
         Ok(()) => DONE,
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller guarantees it.
         Err(error) => unsafe { refuse(&format!("seccomp: {error}"), message, message_size) },
     }
 }
@@ -94,7 +96,7 @@ mod tests {
     #[test]
     fn a_message_is_cut_to_its_room() {
         let mut room = *b"xxxxxx";
-        // SAFETY: the buffer lives longer than the calls, and no call may write beyond it.
+        // SAFETY: the buffer outlives the calls, and no call may write beyond its given size.
         unsafe {
             assert_eq!(refuse("because", room.as_mut_ptr(), 5), REFUSED);
             assert_eq!(refuse("because", std::ptr::null_mut(), 5), REFUSED);

@@ -1,4 +1,5 @@
-//! Landlock: the files that a process may read and write, of any owner; and no access to processes outside of it.
+//! Landlock rules: the files that a process may read and write, independent of their owner, and no access to processes
+//! outside of the sandbox.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
@@ -7,32 +8,33 @@ use landlock::{
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The files that may be written.
+/// The files that a process may write.
 #[derive(Debug, Clone, Copy)]
 pub enum Writable<'a> {
-    /// All that is not hidden; in `/proc`, which has the files of every process of our user, only the process's own.
+    /// All files that are not hidden. In `/proc`, which has files of every process of the user, only the process's own.
     AllButHidden,
-    /// Device nodes that exist now, but none of the file systems in memory next to them; and `/proc/self`.
+    /// Device nodes that exist at the time of the call, and `/proc/self`. The in-memory file systems in `/dev` are
+    /// excluded.
     Devices,
-    /// Files beneath these paths, which may be read too.
+    /// Files beneath these paths, which may also be read.
     Beneath(&'a [PathBuf]),
 }
 
-/// File systems that a program fills without a disk.
+/// File systems that use memory instead of a disk.
 const IN_MEMORY: [&str; 3] = ["/dev/shm", "/dev/mqueue", "/dev/hugepages"];
 
-/// Whether this kernel keeps processes of one user from looking into each other if they ask for it.
+/// Whether this kernel supports Landlock, which isolates processes of the same user from each other.
 #[must_use]
 pub fn has_landlock() -> bool {
     let required = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     required.handle_access(AccessFs::ReadFile).and_then(Ruleset::create).is_ok()
 }
 
-/// Confines the calling thread and its children, for good: they read files beneath the `readable` paths, but not the
-/// `hidden` files and those beneath them, and have no rights over processes outside, whatever their uid is. An older
-/// kernel enforces the rules that it knows.
+/// Confines the calling thread and its children permanently. They can read files beneath the `readable` paths, except
+/// `hidden` paths and all files beneath those. They have no rights over processes outside of the sandbox, even with the
+/// same uid. An older kernel enforces only the rules that it supports.
 ///
-/// `network`: whether TCP stays possible. False is returned if this kernel has no Landlock.
+/// `network` is whether TCP stays allowed. Returns false if this kernel has no Landlock.
 ///
 /// # Errors
 /// If the system refuses.
@@ -50,7 +52,7 @@ pub fn confine(
         ruleset = ruleset.handle_access(AccessNet::from_all(ABI::V4))?;
     }
     let allowed = allowed(readable, hidden, writable);
-    // A path that cannot be opened is gone, or was not readable anyway.
+    // A path that cannot be opened does not exist any more, or was not readable before.
     let rules = allowed.iter().filter_map(|(path, rights)| Some(PathBeneath::new(PathFd::new(path).ok()?, *rights)));
     let status = ruleset.create()?.add_rules(rules.map(Ok::<_, RulesetError>))?.restrict_self()?;
     Ok(status.ruleset != RulesetStatus::NotEnforced)
@@ -78,14 +80,16 @@ fn allowed(readable: &[PathBuf], hidden: &[PathBuf], writable: Writable<'_>) -> 
     allowed
 }
 
-/// Paths beneath a path, without the closed ones; and the process's own in `/proc`.
+/// Returns the paths that may be changed: all beneath `path` except the closed ones, and the process's own files in
+/// `/proc`.
 fn changed(path: &str, closed: &[PathBuf]) -> Vec<PathBuf> {
     let mut covered = vec!["/proc/self".into()];
     beside(Path::new(path), closed, &mut covered);
     covered
 }
 
-/// The path without links, as far as it exists: a file created later beneath a hidden folder is hidden too.
+/// Resolves the links of the existing part of a path. A file that is created later beneath a hidden folder is hidden,
+/// too.
 fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => real(parent).join(name),
@@ -93,8 +97,8 @@ fn real(path: &Path) -> PathBuf {
     })
 }
 
-/// The fewest paths that together cover all but the hidden ones. Links are left out: their targets are covered where
-/// they really are.
+/// Adds the minimal set of paths that covers all files beneath `path` except the hidden ones. Links are skipped,
+/// because their targets are covered at their real paths.
 fn beside(path: &Path, hidden: &[PathBuf], readable: &mut Vec<PathBuf>) {
     if !hidden.iter().any(|one| one.starts_with(path)) {
         readable.push(path.to_owned());

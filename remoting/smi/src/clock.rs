@@ -1,8 +1,8 @@
-//! The local time as text.
+//! Formats the local time.
 
 use std::ffi::CStr;
 
-/// Formats the time now as `strftime` does.
+/// Returns the current local time, formatted by `strftime`.
 pub fn now(format: &CStr) -> String {
     let mut text = [0u8; 64];
     // SAFETY: all arguments are locals, and the length is that of the buffer; an all-zero `tm` is a valid one.

@@ -1,11 +1,11 @@
-//! `-q`: everything that is known of each GPU as an indented list, or with `-x` as the XML that exporters read.
-//! Both are written from one tree, so neither can say what the other does not.
+//! The report of `-q`: all known values of each GPU as an indented list, or with `-x` as the XML that exporters read.
+//! Both forms are written from one tree, so they always have the same content.
 
 use crate::clock;
 use crate::snapshot::{Gpu, Process, System};
 use std::fmt::Write;
 
-/// Sections that `-d` chooses from. Those that `of_gpu` has nothing for are accepted and empty.
+/// The sections that `-d` accepts. A section for which `of_gpu` has no values is empty.
 pub const SECTIONS: [&str; 21] = [
     "MEMORY",
     "UTILIZATION",
@@ -30,7 +30,7 @@ pub const SECTIONS: [&str; 21] = [
     "POWER_PROFILES",
 ];
 
-/// Column of the colon in the list.
+/// The column of the colon in the list.
 const WIDTH: usize = 42;
 
 enum Node {
@@ -58,7 +58,7 @@ fn watts(milliwatts: Option<u32>) -> Option<String> {
     milliwatts.map(|power| format!("{:.2} W", f64::from(power) / 1000.0))
 }
 
-/// A node and the section that it belongs to; what has none is left out when sections are chosen.
+/// A node and the section that contains it. Nodes without a section are shown only if no section is chosen.
 type Part = (Option<&'static str>, Node);
 
 fn of_gpu(gpu: &Gpu) -> Vec<Part> {
@@ -325,7 +325,8 @@ fn clock_reasons(gpu: &Gpu) -> Node {
     )
 }
 
-/// A process's values are one level deeper than its id in the list, and next to it in XML.
+/// Returns the values of one process. In the list they are one level deeper than the process id; in XML they are its
+/// siblings.
 fn process(process: &Process) -> Node {
     let none = None::<&str>;
     group(
@@ -364,7 +365,7 @@ fn bus_id(gpu: &Gpu) -> &str {
     gpu.bus_id.as_deref().unwrap_or("N/A")
 }
 
-/// The indented list, of these sections or, if none is named, of all.
+/// Returns the indented list of the given sections, or of all sections if `sections` is empty.
 pub fn text(system: &System, sections: &[&str]) -> String {
     let mut out = "\n==============NVSMI LOG==============\n\n".to_owned();
     head(system).iter().for_each(|node| write_text(&mut out, node, 0));
@@ -388,7 +389,7 @@ fn write_text(out: &mut String, node: &Node, depth: usize) {
     };
 }
 
-/// The XML of `-x`, in the form that NVIDIA's programs of release 530 and later write.
+/// Returns the XML of `-x`, in the format of NVIDIA's program since release 530.
 pub fn xml(system: &System, sections: &[&str]) -> String {
     let mut out = "<?xml version=\"1.0\" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM \"nvsmi_device_v12.dtd\">\n".to_owned();
     out += "<nvidia_smi_log>\n";

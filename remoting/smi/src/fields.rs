@@ -8,7 +8,7 @@ use std::fmt::Write;
 type Read = fn(&System, &Gpu, &Line) -> Option<String>;
 
 pub struct Field {
-    /// The first name is the one in the header.
+    /// All names of the field. The first one is printed in the header.
     pub names: &'static [&'static str],
     pub unit: &'static str,
     pub read: Read,
@@ -30,13 +30,13 @@ fn id(number: u32) -> Option<String> {
     Some(format!("{number:#010X}").replace("0X", "0x"))
 }
 
-/// Parts of "00000000:18:00.0".
+/// Returns one number of the bus id as hexadecimal: "00000000:18:00.0" has the parts domain, bus and device.
 fn bus_part(gpu: &Gpu, index: usize) -> Option<String> {
     let id = gpu.bus_id.as_ref()?;
     Some(format!("0x{}", id.split([':', '.']).nth(index)?))
 }
 
-/// One of the reasons for a clock, by its bit in `nvmlClocksEventReason*`.
+/// Returns whether a clock reason is active, by its bit in `nvmlClocksEventReason*`.
 fn reason(gpu: &Gpu, bit: u64) -> Option<String> {
     text(if gpu.clock_reasons? & bit != 0 { "Active" } else { "Not Active" })
 }
@@ -47,7 +47,8 @@ macro_rules! fields {
     };
 }
 
-/// Fields of something that a GPU has, which begin with those of the GPU.
+/// Builds the fields of a query with one line for each process, page or clock of a GPU. The first fields describe the
+/// GPU.
 macro_rules! fields_of_line {
     ($($fields:tt)*) => {
         fields! {
@@ -163,12 +164,12 @@ const PAGE_FIELDS: &[Field] = fields_of_line! {
 
 const OTHER_FIELDS: &[Field] = fields_of_line! {};
 
-/// The subject of one line of an answer.
+/// The subject of one line of a query's output.
 pub enum Line<'a> {
-    /// The GPU itself, or something of it that is nowhere told.
+    /// The GPU, or a part of it for which NVML returns no values.
     Gpu,
     Process(&'a Process),
-    /// Pages that were retired for this reason.
+    /// Pages that were retired for the named reason.
     Retired(&'static str),
 }
 
@@ -178,7 +179,7 @@ impl Line<'_> {
     }
 }
 
-/// The subject of a query, by the name in `--query-NAME` and `--help-query-NAME`.
+/// The subject of a query. `--query-NAME` and `--help-query-NAME` contain its name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Subject {
     Gpu,
@@ -214,7 +215,7 @@ impl Subject {
         }
     }
 
-    /// Returns what there are lines about. Accounting is off, so that no process is accounted.
+    /// Returns the subjects of the lines to print. Accounting is off, so accounted processes have no lines.
     pub fn lines(self, gpu: &Gpu) -> Vec<Line<'_>> {
         match self {
             Self::Gpu | Self::SupportedClocks | Self::RemappedRows => vec![Line::Gpu],
@@ -224,7 +225,7 @@ impl Subject {
         }
     }
 
-    /// Returns the text of `--help-query-NAME` in NVIDIA's form, of which exporters read what there is to query.
+    /// Returns the text of `--help-query-NAME` in NVIDIA's form. Exporters read the names of the fields from this text.
     pub fn help(self) -> String {
         let name = Self::ALL.iter().find(|(_, subject)| *subject == self).map_or("", |(name, _)| name);
         let mut text = format!("List of valid properties to query for the switch \"--query-{name}\":\n");

@@ -1,4 +1,5 @@
-//! NVML, loaded by name. One wrapper per shape of function; a function that is missing or fails answers `None`.
+//! NVML, loaded at runtime. Each function signature has one wrapper. A wrapper returns `None` if the function is
+//! missing or fails.
 
 use driverapi::nvml::{
     NVML_ERROR_INSUFFICIENT_SIZE, NVML_SUCCESS, error_string, nvmlBAR1Memory_t, nvmlDevice_t, nvmlMemory_t,
@@ -6,7 +7,7 @@ use driverapi::nvml::{
 };
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-/// Exit codes for a driver that is not there and a library that is not.
+/// Exit codes: the driver is not loaded, the library was not found.
 const DRIVER_NOT_LOADED: u8 = 9;
 const LIBRARY_NOT_FOUND: u8 = 12;
 
@@ -15,7 +16,7 @@ pub struct Library(*mut c_void);
 #[derive(Clone, Copy)]
 pub struct Device(nvmlDevice_t);
 
-/// A device's PCI address and card; a share is no vendor's card, and its ids are 0.
+/// A device's PCI address and ids. The ids of a share are 0, because a share is not a vendor's product.
 pub struct Pci {
     pub bus_id: String,
     pub device_id: c_uint,
@@ -32,7 +33,7 @@ macro_rules! call {
     };
 }
 
-/// Functions that fill one value for a device.
+/// Defines wrappers of functions that write one value for a device.
 macro_rules! device_values {
     ($($method:ident = $name:literal -> $type:ty;)*) => {
         $(pub fn $method(&self, device: Device) -> Option<$type> {
@@ -42,7 +43,7 @@ macro_rules! device_values {
     };
 }
 
-/// Functions that fill one number for a device and a kind of it.
+/// Defines wrappers of functions that write one number for a device and a kind (of clock or sensor).
 macro_rules! device_numbers_by_kind {
     ($($method:ident = $name:literal;)*) => {
         $(pub fn $method(&self, device: Device, kind: c_uint) -> Option<c_uint> {
@@ -52,7 +53,7 @@ macro_rules! device_numbers_by_kind {
     };
 }
 
-/// Functions that fill two numbers for a device (current and pending, major and minor).
+/// Defines wrappers of functions that write two numbers for a device: current and pending, or major and minor.
 macro_rules! device_pairs {
     ($($method:ident = $name:literal;)*) => {
         $(pub fn $method(&self, device: Device) -> Option<(c_uint, c_uint)> {
@@ -64,7 +65,7 @@ macro_rules! device_pairs {
     };
 }
 
-/// Functions that fill a text for a device.
+/// Defines wrappers of functions that write a string for a device.
 macro_rules! device_texts {
     ($($method:ident = $name:literal;)*) => {
         $(pub fn $method(&self, device: Device) -> Option<String> {
@@ -77,7 +78,7 @@ macro_rules! device_texts {
 
 fn text(fill: impl FnOnce(*mut c_char, c_uint) -> bool) -> Option<String> {
     let mut buffer = [0u8; 96];
-    // The last byte stays NUL whatever the function does.
+    // The last byte stays NUL: the function does not get it.
     let length = buffer.len() as c_uint - 1;
     fill(buffer.as_mut_ptr().cast(), length).then(|| until_nul(&buffer))
 }
@@ -88,9 +89,9 @@ fn until_nul(bytes: &[u8]) -> String {
 }
 
 impl Library {
-    /// Loads and initialises NVML; otherwise a sentence and the exit code.
+    /// Loads and initialises NVML. An error is a message and the exit code.
     pub fn load() -> Result<Self, (String, u8)> {
-        // SAFETY: loads a library by name, which runs its initialisers; that is what starting it means.
+        // SAFETY: dlopen runs the library's initialisers, which NVML needs.
         let handle = unsafe { libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_NOW) };
         if handle.is_null() {
             let cause =
@@ -188,7 +189,8 @@ impl Library {
         power_limits = c"nvmlDeviceGetPowerManagementLimitConstraints";
     }
 
-    /// Errors of one kind (0: corrected, 1: not) that were counted since the driver was loaded (0), or ever (1).
+    /// Returns the number of ECC errors. `kind` is 0 for corrected and 1 for uncorrected errors; `counter` is 0 for
+    /// those since the driver was loaded and 1 for all.
     pub fn ecc_errors(&self, device: Device, kind: c_uint, counter: c_uint) -> Option<u64> {
         let mut count = 0;
         let to = &raw mut count;
@@ -196,14 +198,14 @@ impl Library {
         call!(self, name, (nvmlDevice_t, c_uint, c_uint, *mut u64), device.0, kind, counter, to).then_some(count)
     }
 
-    /// Returns how far up the machine's tree one has to go from one device to the other (`NVML_TOPOLOGY_*`).
+    /// Returns the topology level (`NVML_TOPOLOGY_*`) of the nearest common ancestor of two devices.
     pub fn common_ancestor(&self, one: Device, other: Device) -> Option<c_uint> {
         let mut level = 0;
         let name = c"nvmlDeviceGetTopologyCommonAncestor";
         call!(self, name, (nvmlDevice_t, nvmlDevice_t, *mut c_uint), one.0, other.0, &mut level).then_some(level)
     }
 
-    /// Memory with the driver's reserved part separate, from drivers that report it.
+    /// Returns memory sizes with the driver's reserved part separate, or `None` if the driver does not report it.
     pub fn memory_v2(&self, device: Device) -> Option<nvmlMemory_v2_t> {
         let mut memory = nvmlMemory_v2_t { version: struct_version::<nvmlMemory_v2_t>(2), ..Default::default() };
         call!(self, c"nvmlDeviceGetMemoryInfo_v2", (nvmlDevice_t, *mut nvmlMemory_v2_t), device.0, &mut memory)
@@ -246,7 +248,7 @@ impl Library {
                     processes.truncate(count as usize);
                     return processes;
                 }
-                // More may start before the next try.
+                // More processes may start before the next try, so the buffer grows by a factor.
                 NVML_ERROR_INSUFFICIENT_SIZE if processes.len() < 1 << 16 => {
                     processes.resize(processes.len() * 4, nvmlProcessInfo_v2_t::default());
                 }

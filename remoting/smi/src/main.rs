@@ -1,8 +1,8 @@
-//! A small `nvidia-smi`: what scripts and people ask of it most, from whatever `libnvidia-ml.so.1` is loaded. Tools
-//! that call NVIDIA's program find this one in a pod that has no GPU of its own.
+//! A small `nvidia-smi` for the queries that scripts and people use most, for any `libnvidia-ml.so.1`. Tools that call
+//! NVIDIA's program find this one in a pod without a GPU of its own.
 //!
-//! `library` loads NVML, `snapshot` reads it once, and `table`, `query`, `details`, `monitor` and `topology` print. It
-//! must not know whose NVML that is: the client's, the software GPU's or NVIDIA's.
+//! `library` loads NVML, `snapshot` reads all values once, and `table`, `query`, `details`, `monitor` and `topology`
+//! print. This program must not depend on the provider of NVML: the client, the software GPU or NVIDIA.
 
 mod clock;
 mod details;
@@ -29,7 +29,7 @@ const NOT_FOUND: u8 = 6;
 fn main() -> ExitCode {
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(options) => options,
-        // NVIDIA's program says it on standard output, where readers look for it.
+        // Like NVIDIA's program, print the message on standard output, where scripts look for it.
         Err(message) => {
             println!("{message}");
             return ExitCode::from(INVALID_ARGUMENT);
@@ -82,7 +82,7 @@ fn shown(output: &Output, system: &System) -> String {
     }
 }
 
-/// A reader that went away (`nvidia-smi | head -1`) is not an error worth words.
+/// Writes `text`. Returns failure without a message if the reader closed the pipe (`nvidia-smi | head -1`).
 fn print(out: &mut impl Write, text: &str) -> ExitCode {
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok() {
         ExitCode::SUCCESS

@@ -1,11 +1,12 @@
-//! Fields of NVIDIA's manual that no NVML function read here tells: the answer is always `[N/A]`.
+//! Fields of NVIDIA's manual that this program cannot read from NVML. Their value is always `[N/A]`.
 //!
-//! Names and units are those that NVIDIA's program prints. `tests/compiled_programs/nvidia_smi_fields.txt` says where
-//! they were read.
+//! Names and units are those that NVIDIA's program prints. `tests/compiled_programs/nvidia_smi_fields.txt` names their
+//! source.
 
 use crate::fields::Subject;
 
-/// Fields by unit; further names of a field follow `|`.
+/// Lists of fields with the same unit: the unit, then the fields, separated by spaces. Alternative names of a field
+/// follow `|`.
 type Names = &'static [(&'static str, &'static str)];
 
 const GPU: Names = &[
@@ -74,7 +75,7 @@ const GPU: Names = &[
     ("seconds", "bbx.time_run"),
 ];
 
-/// Counters of errors by the memory that they were in. NVML's sum is asked for, these are not.
+/// ECC error counters by memory type. This program reads only the totals from NVML.
 const ECC: Names = &[(
     "",
     "ecc.errors.corrected.aggregate.cbu ecc.errors.corrected.aggregate.device_memory \
@@ -119,7 +120,7 @@ const ACCOUNTED_APPS: Names = &[
 
 const RETIRED_PAGES: Names = &[("", "retired_pages.address retired_pages.timestamp")];
 
-/// Returns unit and names of each field without a value.
+/// Returns the unit and the names of each field without a value.
 pub fn without_value(subject: Subject) -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
     let lists: &[Names] = match subject {
         Subject::Gpu => &[GPU, ECC, REMAPPED_ROWS],

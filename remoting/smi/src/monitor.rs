@@ -1,13 +1,13 @@
-//! `dmon` and `pmon`: a line for each GPU or process, again and again.
+//! `dmon` and `pmon`: print a line for each GPU or process at each interval.
 
 use crate::snapshot::{Gpu, Process, System};
 use std::fmt::Write;
 
-/// A column: what stands above it, its unit, and its value.
+/// A column: its title, its unit, and the function that reads its value.
 type Column<Row> = (&'static str, &'static str, fn(&Row) -> Option<String>);
 
-/// Metrics by the letter of `-s`, in the order of columns. A value that no NVML function here returns is a dash, as in
-/// NVIDIA's program.
+/// Metrics by the letter of `-s`, in the order of columns. A value that NVML does not return is printed as a dash, as
+/// in NVIDIA's program.
 const OF_GPUS: &[(char, &[Column<Gpu>])] = &[
     (
         'p',
@@ -71,7 +71,7 @@ fn number(value: Option<impl ToString>) -> Option<String> {
 #[derive(Debug, PartialEq)]
 pub struct Monitor {
     pub processes: bool,
-    /// The letters of `-s`.
+    /// The selected letters of `-s`.
     metrics: Vec<char>,
 }
 
@@ -97,7 +97,7 @@ impl Monitor {
         }
     }
 
-    /// The two lines above the values.
+    /// Returns the two header lines: titles and units.
     pub fn header(&self) -> String {
         if self.processes {
             let columns = columns(OF_PROCESSES, &self.metrics);

@@ -1,4 +1,4 @@
-//! The command line.
+//! Parses the command line.
 
 use crate::details::SECTIONS;
 use crate::fields::Subject;
@@ -13,27 +13,27 @@ pub enum Output {
     Table,
     List,
     Fields(Query),
-    /// Everything, or the named sections.
+    /// All values, or those of the named sections.
     Details {
         xml: bool,
         sections: Vec<&'static str>,
     },
     Monitor(Monitor),
     Topology,
-    /// Help and the like, which need no driver.
+    /// A text that needs no driver: help or version.
     Text(String),
 }
 
 #[derive(Debug, PartialEq)]
 pub struct Options {
     pub output: Output,
-    /// Indices, UUIDs or PCI bus ids, with commas between them.
+    /// Indices, UUIDs or PCI bus ids, separated by commas.
     pub device: Option<String>,
-    /// How long to wait before all is shown again.
+    /// The pause between two outputs. `None` prints once.
     pub repeat: Option<Duration>,
-    /// The number of times after which it ends.
+    /// The number of outputs. `None` repeats without end.
     pub count: Option<u64>,
-    /// A file to write to, in place of standard output.
+    /// The file to write to. `None` is standard output.
     pub file: Option<PathBuf>,
 }
 
@@ -55,7 +55,7 @@ Options: -i, --id=INDEX|UUID|BUS-ID[,...]  only these GPUs;  -f, --filename=FILE
 Settings of a GPU cannot be changed with this program.
 ";
 
-/// The interval of `--loop` if it is the last word, without a value; as in NVIDIA's program.
+/// The interval of `--loop` without a value, as in NVIDIA's program.
 const LOOP: Duration = Duration::from_secs(5);
 
 impl Options {
@@ -163,7 +163,7 @@ fn chosen_sections(names: &str) -> Result<Vec<&'static str>, String> {
     names.split(',').map(section).collect()
 }
 
-/// The words of a command line; a value is the next word, or follows `=`.
+/// The words of a command line. The value of an option is the next word, or follows `=`.
 struct Words<I: Iterator<Item = String>> {
     arguments: Peekable<I>,
     attached: Option<String>,

@@ -5,14 +5,14 @@ use crate::manual;
 use crate::snapshot::System;
 use std::fmt::Write;
 
-/// The text for scripts where there is no value.
+/// The value that is printed if NVML returns none.
 const NOT_AVAILABLE: &str = "[N/A]";
 
 #[derive(Debug, PartialEq)]
 enum Column {
-    /// Position in the table of fields.
+    /// An index in the table of fields.
     Field(usize),
-    /// A field of the manual that is never told.
+    /// A field of the manual that never has a value.
     Empty { name: &'static str, unit: &'static str },
 }
 
@@ -35,7 +35,7 @@ impl Query {
             };
             told.or_else(empty).ok_or_else(|| format!("Field \"{name}\" is not a valid field to query.\n"))
         };
-        // NVIDIA's program takes a comma at the end.
+        // NVIDIA's program accepts a comma at the end.
         let names = names.strip_suffix(',').unwrap_or(names);
         let columns = names.split(',').map(column).collect::<Result<_, _>>()?;
         Ok(Self { subject, columns, header: true, units: true })

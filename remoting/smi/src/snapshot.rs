@@ -1,4 +1,4 @@
-//! Everything that is shown, read once.
+//! A snapshot of all values that this program prints, read from NVML once.
 
 use crate::library::{Device, Library};
 use driverapi::nvml::{
@@ -11,14 +11,15 @@ const MIB: u64 = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct System {
     pub driver_version: Option<String>,
-    /// 13000 is 13.0.
+    /// 1000 * major + 10 * minor: 13000 is 13.0.
     pub cuda_version: Option<u32>,
-    /// How many GPUs there are, shown or not.
+    /// The number of all attached GPUs, including those that `-i` leaves out.
     pub attached: usize,
     pub gpus: Vec<Gpu>,
 }
 
-/// Sizes are in MiB, power in mW, clocks in MHz. `None` is what the driver does not tell.
+/// The values of one GPU. Sizes are in MiB, power in mW, clocks in MHz. A value is `None` if the driver does not report
+/// it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gpu {
     pub index: usize,
@@ -80,9 +81,9 @@ pub struct Gpu {
     pub applications_clock_memory: Option<u32>,
     pub default_applications_clock_graphics: Option<u32>,
     pub default_applications_clock_memory: Option<u32>,
-    /// `nvmlClocksEventReason*` bits.
+    /// Bits of `nvmlClocksEventReason*`.
     pub clock_reasons: Option<u64>,
-    /// How far up one has to go to each GPU (`NVML_TOPOLOGY_*`), in the order of indices.
+    /// The topology level (`NVML_TOPOLOGY_*`) of the common ancestor with each GPU, by index.
     pub ancestors: Vec<Option<u32>>,
     pub processes: Vec<Process>,
 }
@@ -204,7 +205,7 @@ impl Gpu {
 }
 
 impl Gpu {
-    /// Returns the name of the generation, as NVIDIA's program prints it.
+    /// Returns the name of the GPU generation, as NVIDIA's program prints it.
     pub fn architecture_name(&self) -> Option<&'static str> {
         let names = ["Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell"];
         names.get(usize::try_from(self.architecture?.checked_sub(2)?).ok()?).copied()
@@ -212,7 +213,8 @@ impl Gpu {
 }
 
 impl Process {
-    /// The name is the driver's, else that of a process of this machine with that id.
+    /// Reads one process. If the driver has no name for the process, the executable of the local process with this id
+    /// is used.
     fn read(library: &Library, info: &driverapi::nvml::nvmlProcessInfo_v2_t) -> Self {
         let local = || std::fs::read_link(format!("/proc/{}/exe", info.pid)).ok();
         Self {

@@ -1,10 +1,10 @@
-//! The table of GPUs and processes, in the shape people know and scripts cut apart.
+//! The default output: a table of GPUs and processes in the format of NVIDIA's program, which scripts parse.
 
 use crate::clock;
 use crate::snapshot::{Gpu, System};
 use std::fmt::Write;
 
-/// Inner widths of the three columns; the whole line is 91 wide.
+/// Inner widths of the three columns. A whole line has 91 characters.
 const COLUMNS: [usize; 3] = [41, 24, 22];
 const INNER: usize = COLUMNS[0] + COLUMNS[1] + COLUMNS[2] + 2;
 
@@ -12,7 +12,7 @@ fn or_na(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "N/A".to_owned(), |value| value.to_string())
 }
 
-/// At most `width` characters, with dots where something was cut.
+/// Shortens `text` to at most `width` characters; "..." replaces the end.
 fn shorten(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -57,14 +57,14 @@ fn row(cells: [String; 3]) -> String {
     format!("|{first:<a$}|{second:>b$}|{third:>c$}|\n")
 }
 
-/// `-L`.
+/// Returns the list of `-L`: one line for each GPU.
 pub fn list(system: &System) -> String {
     let line =
         |gpu: &Gpu| format!("GPU {}: {} (UUID: {})\n", gpu.index, or_na(gpu.name.as_ref()), or_na(gpu.uuid.as_ref()));
     system.gpus.iter().map(line).collect()
 }
 
-/// The whole screen.
+/// Returns the whole table: header, GPUs and processes.
 pub fn overview(system: &System) -> String {
     let cuda = system.cuda_version.map(|version| format!("{}.{}", version / 1000, version % 1000 / 10));
     let title = format!(

@@ -1,8 +1,8 @@
-//! `topo -m`: how each GPU reaches each other one.
+//! `topo -m`: a matrix of the connections between GPUs.
 
 use crate::snapshot::System;
 
-/// Words of the matrix by `NVML_TOPOLOGY_*`, the nearest first.
+/// Words of the matrix by `NVML_TOPOLOGY_*`, nearest first.
 const LEVELS: [(u32, &str, &str); 6] = [
     (0, "PIX", "one board"),
     (10, "PIX", "at most one PCIe bridge"),
@@ -12,7 +12,7 @@ const LEVELS: [(u32, &str, &str); 6] = [
     (50, "SYS", "PCIe and what connects NUMA nodes or machines"),
 ];
 
-/// The columns about CPUs are empty: the CPUs next to a remote GPU are another machine's.
+/// Returns the matrix. The columns about CPUs are empty, because the CPUs near a remote GPU belong to another machine.
 pub fn matrix(system: &System) -> String {
     let names: Vec<String> = system.gpus.iter().map(|gpu| format!("GPU{}", gpu.index)).collect();
     let mut out = format!("\t{}\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n", names.join("\t"));

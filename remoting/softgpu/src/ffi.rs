@@ -4,10 +4,10 @@
 //! them in its signature. They check for null; that the memory behind is what the CUDA documentation asks for is the
 //! caller's promise, as with any driver.
 
-use crate::api::refused::tell;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
+use driverapi::refusals::{self, first_time, is_asked_in_passing};
+use driverapi::report;
 use driverapi::types::CUresult;
-use driverapi::{refusals, report};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write;
 use std::os::fd::BorrowedFd;
@@ -43,11 +43,22 @@ pub fn print(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
+/// Logs one line for each name, however often it is refused.
+pub fn tell(name: &'static str) {
+    if !is_asked_in_passing(name) && first_time(name) {
+        say(&format!("{name} is not supported, or not as the program uses it"));
+    }
+}
+
+pub fn say(line: &str) {
+    print(&format!("remotegpu: software GPU: {line}"));
+}
+
 /// Counts and logs an attribute or option that made a call fail, if one did.
 #[cold]
 pub fn failed(name: &'static str, code: CUresult, arguments: &[u64]) {
     if !is_of_worker() {
-        refusals::failed(name, code, arguments, crate::api::refused::say);
+        refusals::failed(name, code, arguments, say);
     }
 }
 

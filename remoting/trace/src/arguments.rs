@@ -2,13 +2,11 @@
 //!
 //! All pointers are the program's or the driver's; the table describes the memory behind them, as CUDA requires it.
 
-use crate::below::place_of;
 use crate::copies::Copy;
-use crate::functions_generated::FUNCTIONS;
 use crate::memory::{self, Area};
 use crate::names::{Allocation, Names};
+use crate::registers::Arguments;
 use crate::signature::{self, Described, Direction, Factor, Function, Length, Type};
-use crate::stub::Arguments;
 use crate::value::{Fields, Value, from_hex, to_hex};
 use driverapi::image;
 use std::ffi::c_void;
@@ -285,7 +283,7 @@ impl Call<'_> {
                     put(&self.variable(of)?, at, value, world)?;
                 }
                 Type::Table => memory::write(at, &world.table(self.named("uuid")?)?.to_le_bytes()),
-                Type::Entry => memory::write(at, &entry_of(value).to_le_bytes()),
+                Type::Entry => memory::write(at, &world.entry(value).to_le_bytes()),
                 _ => put(of, at, value, world)?,
             }
         }
@@ -300,12 +298,8 @@ pub trait World {
     fn allocation(&mut self, name: &Value, bytes: u64, usable: bool) -> Option<u64>;
     fn adopt(&mut self, name: &Value, address: u64, bytes: u64);
     fn table(&mut self, uuid: u64) -> Option<u64>;
-}
-
-/// The address of our stub for a recorded symbol, null for none.
-fn entry_of(symbol: &Value) -> u64 {
-    let place = symbol.as_text().and_then(place_of);
-    place.map_or(0, |place| FUNCTIONS[place].entry as usize as u64)
+    /// The address of our stub for a recorded symbol, null for none.
+    fn entry(&self, symbol: &Value) -> u64;
 }
 
 /// Memory that stays until the process ends, like a driver's.

@@ -1,6 +1,8 @@
 //! The driver that the program would have got without the recorder.
 
-use crate::functions_generated::FUNCTIONS;
+use crate::registers::Arguments;
+use crate::signature::{Table, place_of};
+use driverapi::errors::CUDA_ERROR_NOT_FOUND;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
@@ -12,7 +14,8 @@ const NAME: &str = "libcuda.so.1";
 
 pub struct Below {
     pub path: PathBuf,
-    /// By place in `FUNCTIONS`; null: the driver is older or newer than the table.
+    pub table: Table,
+    /// By place in the table; null: the driver is older or newer than the table.
     addresses: Vec<usize>,
     places: HashMap<usize, Vec<usize>>,
 }
@@ -20,7 +23,7 @@ pub struct Below {
 impl Below {
     /// # Errors
     /// One sentence.
-    pub fn open() -> Result<Self, String> {
+    pub fn open(table: Table) -> Result<Self, String> {
         let path = find()?;
         let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
         // SAFETY: loading a driver runs its constructors, as it would without us.
@@ -32,31 +35,39 @@ impl Below {
             // SAFETY: a live handle and a C string.
             CString::new(symbol).map_or(0, |name| unsafe { libc::dlsym(library, name.as_ptr()) } as usize)
         };
-        let addresses: Vec<usize> = FUNCTIONS.iter().map(|function| address(function.symbol)).collect();
+        let addresses: Vec<usize> = table.iter().map(|function| address(function.symbol)).collect();
         let mut places: HashMap<usize, Vec<usize>> = HashMap::new();
         for (place, address) in addresses.iter().enumerate().filter(|(_, address)| **address != 0) {
             places.entry(*address).or_default().push(place);
         }
-        Ok(Self { path, addresses, places })
+        Ok(Self { path, table, addresses, places })
     }
 
     pub fn address(&self, place: usize) -> Option<*const c_void> {
         Some(self.addresses[place]).filter(|address| *address != 0).map(|address| address as *const c_void)
     }
 
+    /// Calls the driver below; a function that it does not have is not found.
+    pub fn forward(&self, place: usize, arguments: &Arguments) -> u32 {
+        match self.address(place) {
+            // SAFETY: the function that the program meant, with what it passed.
+            Some(target) => unsafe { arguments.call(target) },
+            None => {
+                eprintln!("remotegpu: trace: the driver {} has no {}", self.path.display(), self.table[place].symbol);
+                CUDA_ERROR_NOT_FOUND
+            }
+        }
+    }
+
     pub fn named(&self, symbol: &str) -> Option<*const c_void> {
-        self.address(place_of(symbol)?)
+        self.address(place_of(self.table, symbol)?)
     }
 
     /// The driver's function at an address that was requested by this base name.
     pub fn place_at(&self, address: u64, base: &str) -> Option<usize> {
         let places = self.places.get(&(address as usize))?;
-        places.iter().find(|place| FUNCTIONS[**place].symbol.starts_with(base)).or(places.first()).copied()
+        places.iter().find(|place| self.table[**place].symbol.starts_with(base)).or(places.first()).copied()
     }
-}
-
-pub fn place_of(symbol: &str) -> Option<usize> {
-    FUNCTIONS.binary_search_by(|function| function.symbol.cmp(symbol)).ok()
 }
 
 fn find() -> Result<PathBuf, String> {

@@ -6,7 +6,7 @@ use crate::signature::Type::*;
 use crate::signature::{Function, Length, p};
 
 #[rustfmt::skip]
-crate::functions! {
+crate::stub::functions! {
     [0] cuArray3DCreate: None;
     [1] cuArray3DCreate_v2: None;
     [2] cuArray3DGetDescriptor: None;

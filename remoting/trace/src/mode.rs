@@ -1,11 +1,11 @@
 //! The mode of this process, chosen at its first call: record, replay, or pass calls on.
 
 use crate::below::Below;
-use crate::functions_generated::FUNCTIONS;
+use crate::ending::{SOFTWARE, stop};
 use crate::record::Recorder;
+use crate::registers::Arguments;
 use crate::replay::Replayer;
-use crate::stub::Arguments;
-use driverapi::errors::CUDA_ERROR_NOT_FOUND;
+use crate::signature::Table;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -18,46 +18,30 @@ enum Mode {
     Pass(Below),
 }
 
-/// The exit codes of `remotegpu` (cli/exits.py): the program differs from the recording, and it cannot start.
-pub const DIVERGED: i32 = 65;
-const SOFTWARE: i32 = 70;
-
 static MODE: AtomicPtr<Mode> = AtomicPtr::new(ptr::null_mut());
 static STARTING: Mutex<()> = Mutex::new(());
 
-pub fn call(place: usize, arguments: &Arguments) -> u32 {
-    match mode() {
+pub fn call(table: Table, place: usize, arguments: &Arguments) -> u32 {
+    match mode(table) {
         Mode::Record(recorder) => recorder.call(place, arguments),
         Mode::Replay(replayer) => replayer.call(place, arguments),
-        Mode::Pass(below) => forward(below, place, arguments),
+        Mode::Pass(below) => below.forward(place, arguments),
     }
 }
 
-/// Calls the driver below; a function that it does not have is not found.
-pub fn forward(below: &Below, place: usize, arguments: &Arguments) -> u32 {
-    match below.address(place) {
-        // SAFETY: the function that the program meant, with what it passed.
-        Some(target) => unsafe { arguments.call(target) },
-        None => {
-            eprintln!("remotegpu: trace: the driver {} has no {}", below.path.display(), FUNCTIONS[place].symbol);
-            CUDA_ERROR_NOT_FOUND
-        }
-    }
-}
-
-fn mode() -> &'static Mode {
+fn mode(table: Table) -> &'static Mode {
     let known = MODE.load(Ordering::Acquire);
     // SAFETY: null, or leaked by `start`.
-    unsafe { known.as_ref() }.unwrap_or_else(start)
+    unsafe { known.as_ref() }.unwrap_or_else(|| start(table))
 }
 
-fn start() -> &'static Mode {
+fn start(table: Table) -> &'static Mode {
     let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: as above; another thread may have been first.
     if let Some(known) = unsafe { MODE.load(Ordering::Acquire).as_ref() } {
         return known;
     }
-    let mode: &'static Mode = Box::leak(Box::new(choose().unwrap_or_else(|sentence| stop(SOFTWARE, &sentence))));
+    let mode: &'static Mode = Box::leak(Box::new(choose(table).unwrap_or_else(|sentence| stop(SOFTWARE, &sentence))));
     // SAFETY: the function only stores to an atomic.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     MODE.store(ptr::from_ref(mode).cast_mut(), Ordering::Release);
@@ -69,12 +53,12 @@ extern "C" fn in_child() {
     MODE.store(ptr::null_mut(), Ordering::Release);
 }
 
-fn choose() -> Result<Mode, String> {
+fn choose(table: Table) -> Result<Mode, String> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     if let Some(file) = variable("REMOTEGPU_TRACE_REPLAY") {
-        return Ok(Mode::Replay(Box::new(Replayer::open(&of_process(file))?)));
+        return Ok(Mode::Replay(Box::new(Replayer::open(&of_process(file), table)?)));
     }
-    let below = Below::open()?;
+    let below = Below::open(table)?;
     let Some(file) = variable("REMOTEGPU_TRACE_RECORD") else { return Ok(Mode::Pass(below)) };
     let [contents, times] =
         ["REMOTEGPU_TRACE_CONTENTS", "REMOTEGPU_TRACE_TIMES"].map(|it| std::env::var_os(it).is_some());
@@ -92,13 +76,6 @@ fn of_process(file: PathBuf) -> PathBuf {
         None | Some(1) => file,
         Some(number) => PathBuf::from(format!("{}.{number}", file.display())),
     }
-}
-
-/// Ends the process with one sentence: neither hangs nor runs what the program has registered for its end.
-pub fn stop(code: i32, sentence: &str) -> ! {
-    eprintln!("remotegpu: trace: {sentence}");
-    // SAFETY: never returns.
-    unsafe { libc::_exit(code) }
 }
 
 extern "C" fn at_end() {

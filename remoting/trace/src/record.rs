@@ -3,14 +3,12 @@
 use crate::arguments::Call;
 use crate::arrivals::{Arrival, Arrivals, Stream, stream_of};
 use crate::below::Below;
-use crate::functions_generated::FUNCTIONS;
 use crate::memory;
-use crate::mode::forward;
 use crate::names::Names;
 use crate::output::Output;
 use crate::recording::COVERED;
+use crate::registers::{Arguments, MOST};
 use crate::signature::Type;
-use crate::stub::{Arguments, MOST};
 use crate::threads;
 use crate::value::{Fields, Value, to_hex, write_fields};
 use driverapi::attributes::{
@@ -83,7 +81,7 @@ impl Recorder {
     }
 
     pub fn call(&'static self, place: usize, arguments: &Arguments) -> u32 {
-        let function = &FUNCTIONS[place];
+        let function = &self.below.table[place];
         let call = Call { function, arguments, contents: self.contents };
         let stream = stream_of(&call, threads::number());
         let (inputs, freed) = {
@@ -97,7 +95,7 @@ impl Recorder {
         let mut given = *arguments;
         let wrapped = self.wrap(&call, stream, &mut given);
         let started = self.began.map(|began| (began.elapsed(), Instant::now()));
-        let (code, nested) = threads::inside(|| forward(&self.below, place, &given));
+        let (code, nested) = threads::inside(|| self.below.forward(place, &given));
         let times = started.map(|(start, since)| [start, since.elapsed()].map(|it| it.as_nanos() as u64));
         let mut state = self.lock();
         let mut fields = vec![
@@ -164,8 +162,9 @@ impl Recorder {
             let Some(found) = self.below.place_at(address, &name) else {
                 return Some(if address == 0 { Value::Null } else { Value::text("unknown") });
             };
-            memory::write(at, &(FUNCTIONS[found].entry as usize as u64).to_le_bytes());
-            Some(Value::text(FUNCTIONS[found].symbol))
+            let found = &self.below.table[found];
+            memory::write(at, &(found.entry as usize as u64).to_le_bytes());
+            Some(Value::text(found.symbol))
         }
     }
 

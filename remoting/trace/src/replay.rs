@@ -2,16 +2,14 @@
 
 use crate::arguments::{Call, described_size};
 use crate::arrivals::{Arrivals, Stream, stream_of};
-use crate::below::place_of;
 use crate::callbacks::{Callback, Callbacks};
-use crate::functions_generated::FUNCTIONS;
+use crate::ending::{DIVERGED, stop};
 use crate::memory::Area;
-use crate::mode::{DIVERGED, stop};
 use crate::names::Names;
 use crate::recording::{self, COVERED, Record, Recording};
+use crate::registers::Arguments;
 use crate::replay_world::{Made, Tables, follow_context};
-use crate::signature::Type;
-use crate::stub::Arguments;
+use crate::signature::{Described, Table, Type, place_of};
 use crate::threads;
 use crate::value::{Value, write_fields};
 use std::cell::Cell;
@@ -21,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub struct Replayer {
     path: PathBuf,
+    table: Table,
     recording: Recording,
     state: Mutex<State>,
     callbacks: Arc<Callbacks>,
@@ -47,11 +46,11 @@ thread_local! {
 }
 
 impl Replayer {
-    pub fn open(path: &Path) -> Result<Self, String> {
+    pub fn open(path: &Path, table: Table) -> Result<Self, String> {
         let of_file = |error: String| format!("{}: {error}", path.display());
         let bytes = std::fs::read(path).map_err(|error| of_file(error.to_string()))?;
         let recording = recording::read(&bytes).map_err(of_file)?;
-        let mut made = Made::new().ok_or_else(|| of_file("no room for handles".into()))?;
+        let mut made = Made::new(table).ok_or_else(|| of_file("no room for handles".into()))?;
         Tables::prepare(&recording, &mut made);
         let mut threads: Vec<Thread> = Vec::new();
         for (place, record) in recording.records.iter().enumerate().filter(|(_, record)| !record.nested) {
@@ -62,7 +61,7 @@ impl Replayer {
             threads[known].records.push_back(place);
         }
         let state = Mutex::new(State { made, threads, arrivals: Arrivals::default() });
-        Ok(Self { path: path.into(), recording, state, callbacks: Arc::default() })
+        Ok(Self { path: path.into(), table, recording, state, callbacks: Arc::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -70,7 +69,7 @@ impl Replayer {
     }
 
     pub fn call(&self, place: usize, arguments: &Arguments) -> u32 {
-        let call = Call { function: &FUNCTIONS[place], arguments, contents: false };
+        let call = Call { function: &self.table[place], arguments, contents: false };
         let mut state = self.lock();
         let thread = self.thread(&call, &mut state);
         let Some(record) = state.threads[thread].records.pop_front().map(|place| &self.recording.records[place]) else {
@@ -81,7 +80,7 @@ impl Replayer {
             ));
         };
         if let Some(difference) = difference(record, &call, &mut state.made.names) {
-            let expected = text_of(&record.function, &record.inputs);
+            let expected = self.text_of(record);
             let actual = shown(&call, &mut state.made.names);
             self.diverged(&format!("record {} is {expected}, but the program {actual} ({difference})", record.number));
         }
@@ -185,6 +184,11 @@ impl Replayer {
         TAKEN.get() - 1
     }
 
+    fn text_of(&self, record: &Record) -> String {
+        let described = place_of(self.table, &record.function).and_then(|place| self.table[place].parameters);
+        text_of(&record.function, described, &record.inputs)
+    }
+
     fn diverged(&self, sentence: &str) -> ! {
         stop(DIVERGED, &format!("replay of {}: {sentence}", self.path.display()));
     }
@@ -194,7 +198,7 @@ impl Replayer {
         let Ok(state) = self.state.try_lock() else { return };
         let left = state.threads.iter().filter_map(|thread| thread.records.front()).min();
         if let Some(record) = left.map(|place| &self.recording.records[*place]) {
-            let expected = text_of(&record.function, &record.inputs);
+            let expected = self.text_of(record);
             // SAFETY: all of C's streams; the process is in its end.
             unsafe { libc::fflush(std::ptr::null_mut()) };
             self.diverged(&format!("the program ended before record {}, {expected}", record.number));
@@ -251,15 +255,16 @@ fn agrees(expected: &Value, actual: &Value, names: &mut Names) -> bool {
 }
 
 fn shown(call: &Call, names: &mut Names) -> String {
-    format!("calls {}", text_of(call.function.symbol, &Value::Map(call.inputs(names, &|_| None))))
+    format!(
+        "calls {}",
+        text_of(call.function.symbol, call.function.parameters, &Value::Map(call.inputs(names, &|_| None)))
+    )
 }
 
-fn text_of(function: &str, inputs: &Value) -> String {
+fn text_of(function: &str, described: Option<&[Described]>, inputs: &Value) -> String {
     const MOST: usize = 240;
     let mut text = String::new();
-    let order = |name: &str| {
-        place_of(function).and_then(|place| FUNCTIONS[place].parameters?.iter().position(|p| p.name == name))
-    };
+    let order = |name: &str| described?.iter().position(|p| p.name == name);
     if let Value::Map(fields) = inputs {
         let mut fields = fields.clone();
         fields.sort_by_key(|(name, _)| order(name));

@@ -4,6 +4,7 @@ use crate::arguments::World;
 use crate::memory;
 use crate::names::{Allocation, ELSEWHERE, Names};
 use crate::recording::Recording;
+use crate::signature::{self, place_of};
 use crate::value::{Value, from_hex};
 use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 use driverapi::errors::{CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_NOT_SUPPORTED};
@@ -22,15 +23,16 @@ const STEP: u64 = 64;
 
 pub struct Made {
     pub names: Names,
+    functions: signature::Table,
     next: u64,
     /// Memory of the program's own.
     adopted: HashSet<u64>,
 }
 
 impl Made {
-    pub fn new() -> Option<Self> {
+    pub fn new(functions: signature::Table) -> Option<Self> {
         let next = memory::reserve(HANDLES, false)?;
-        Some(Self { names: Names::given(), next, adopted: HashSet::new() })
+        Some(Self { names: Names::given(), functions, next, adopted: HashSet::new() })
     }
 
     pub fn free(&mut self, base: u64) {
@@ -83,6 +85,11 @@ impl World for Made {
         // SAFETY: the identifier that the program asks with.
         let uuid = unsafe { memory::value::<CUuuid>(uuid) }?;
         export_tables::find(&uuid, TABLES.get()?).map(|table| table as u64)
+    }
+
+    fn entry(&self, symbol: &Value) -> u64 {
+        let place = symbol.as_text().and_then(|symbol| place_of(self.functions, symbol));
+        place.map_or(0, |place| self.functions[place].entry as usize as u64)
     }
 }
 

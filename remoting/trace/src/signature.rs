@@ -32,6 +32,14 @@ impl Function {
     }
 }
 
+/// All functions, in the order of their symbols.
+pub type Table = &'static [Function];
+
+/// The place of a symbol in the table.
+pub fn place_of(table: Table, symbol: &str) -> Option<usize> {
+    table.binary_search_by(|function| function.symbol.cmp(symbol)).ok()
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     In,

@@ -3,7 +3,7 @@
 //!
 //! `session` takes frames and hands them to `driver`, in the order that `order` keeps. Commands act on `memory`,
 //! `copying` and `code`; `moving` suspends a session or recreates it at another worker; `io` is the connection; `guard`
-//! protects tenants; `turns` shares a GPU's time among workers.
+//! protects tenants; `turns` shares a GPU's time among workers; `packets` are those of the control sockets.
 
 pub mod code;
 mod copying;
@@ -16,5 +16,6 @@ pub mod io;
 mod memory;
 mod moving;
 pub mod order;
+pub mod packets;
 pub mod session;
 pub mod turns;

@@ -9,7 +9,7 @@ use remotegpu_worker::io::text::{Text, complain};
 use remotegpu_worker::session::budgets::Budgets;
 use remotegpu_worker::session::commands::Session;
 use remotegpu_worker::session::{server, snapshot};
-use remotegpu_worker::turns::taking::Turns;
+use remotegpu_worker::turns::asking::Turns;
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;

@@ -7,7 +7,8 @@ use common::client::{CONTEXT, LEGACY, encoded};
 use common::session::{A, B, LIMIT, MODULE, Test, start_on};
 use common::worker::Worker;
 use protocol::{ContextSynchronize, StreamSynchronize, UNCOUNTED};
-use remotegpu_worker::gateway::turns::{Place, Turns, Used};
+use remotegpu_worker::gateway::turns::Turns;
+use remotegpu_worker::packets::{LeasePart, UsedTime};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -57,7 +58,7 @@ fn join(turns: &Turns, session: u8, lease: [u8; 16]) -> Test {
 
 fn share(turns: &Turns, weights: [u32; 2]) {
     for (lease, weight) in LEASES.into_iter().zip(weights) {
-        turns.share(lease, vec![Place { gpu: 0, weight, limit: 1000 }]);
+        turns.share(lease, vec![LeasePart { gpu: 0, weight, limit: 1000 }]);
     }
 }
 
@@ -84,7 +85,7 @@ fn completed(t: &Test, waits: &[u64]) -> usize {
 #[test]
 fn backlogged_leases_get_three_to_one() {
     let processes: Arc<[AtomicI32; 2]> = Arc::default();
-    let (clock, (tell, used)) = (processes.clone(), mpsc::channel::<Vec<Used>>());
+    let (clock, (tell, used)) = (processes.clone(), mpsc::channel::<Vec<UsedTime>>());
     let turns = Turns::start_by(move || processor_time(&*clock), move |times| drop(tell.send(times))).expect("thread");
     share(&turns, [750, 250]);
     let mut both = [join(&turns, 10, LEASES[0]), join(&turns, 11, LEASES[1])];

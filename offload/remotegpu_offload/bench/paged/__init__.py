@@ -1,7 +1,7 @@
-"""The package that `paging.py` imports: modules that import each other, and one that does not exist.
+"""A package for `paging.py` to import: eleven modules that import each other, and an import of one that does not exist.
 
-It has eleven modules, and `TOTAL` is a sum over them: it shows that they were executed. Nothing else uses it. The
-modules do no other work, so that only their paging is measured.
+`TOTAL` is a sum over all modules, which proves that each was executed. The modules do no other work, so that the
+benchmark measures only their paging.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""One of the modules."""
+"""A module of the benchmark: sums the numbers of two others."""
 
 from .deep import three, two
 

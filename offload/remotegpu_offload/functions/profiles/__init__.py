@@ -1,7 +1,7 @@
-"""Module mode: which functions and classes of a library are worth executing elsewhere, one file for each library.
+"""Module mode: the functions and classes of a library that are worth running in the acceptor, one file per library.
 
-A profile is a list of rules of function mode, tested with the library that it names. A module has no proxy. Its keys:
-`classes` and `functions`, qualified names.
+A profile is a list of function-mode rules, tested with its library. The keys of a file are `classes` and `functions`:
+lists of qualified names.
 """
 
 import functools
@@ -12,7 +12,7 @@ from typing import Any, Final
 from remotegpu_offload.config.errors import ConfigError, Problem
 from remotegpu_offload.config.model import ClassRule, Config, FunctionRule, ModuleRule
 
-# Profiles that the release before this one had, and what to write instead.
+# Profiles that were removed after the previous release, and their replacements.
 _REMOVED: Final = {
     "onnxruntime": "write a `function` rule for the function of the program that opens the session and runs it, as in "
     "docs/offload.md",
@@ -20,7 +20,7 @@ _REMOVED: Final = {
 
 
 def names() -> list[str]:
-    """Lists the names of all profiles."""
+    """Returns the names of all profiles."""
     files = resources.files(__name__).iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
@@ -36,7 +36,7 @@ def _profile(name: str) -> dict[str, Any]:
 
 
 def missing(rule: ModuleRule) -> str:
-    """Says why there is no profile for a rule, and what to do; empty if there is one."""
+    """Returns the reason why a rule has no profile, and a remedy; "" if it has one."""
     if name_of(rule) in names():
         return ""
     if instead := _REMOVED.get(name_of(rule)):
@@ -48,10 +48,7 @@ def missing(rule: ModuleRule) -> str:
 
 
 def expand(rule: ModuleRule) -> list[FunctionRule | ClassRule]:
-    """Returns the rules of a profile.
-
-    Raises ConfigError where there is no such profile.
-    """
+    """Returns the rules of a profile. Raises ConfigError if the profile does not exist."""
     message = missing(rule)
     if message:
         raise ConfigError("remotegpu.yaml", [Problem(rule.line, f"module {rule.module}", message)])
@@ -61,7 +58,7 @@ def expand(rule: ModuleRule) -> list[FunctionRule | ClassRule]:
 
 
 def packages(config: Config) -> set[str]:
-    """Returns the packages that the rules name: results may be instances of their classes."""
+    """Returns the packages that the rules name. Results may be instances of their classes."""
     found = set()
     for rule in config.rules:
         if isinstance(rule, FunctionRule | ClassRule):
@@ -72,7 +69,7 @@ def packages(config: Config) -> set[str]:
 
 
 def rules(config: Config) -> list[FunctionRule | ClassRule]:
-    """Returns all rules for functions and classes, in their order; a profile's at the place of its module."""
+    """Returns all rules for functions and classes in their order; a module rule is replaced by those of its profile."""
     found: list[FunctionRule | ClassRule] = []
     for rule in config.rules:
         if isinstance(rule, ModuleRule):

@@ -1,6 +1,4 @@
-"""The torch device in an acceptor: one thread that owns the device and executes batches in the order of their
-numbers.
-"""
+"""The torch device in an acceptor: one thread owns the device and executes batches in the order of their numbers."""
 
 import functools
 import os
@@ -20,7 +18,7 @@ from remotegpu_offload.wire.frames import Message, Service
 from remotegpu_offload.wire.peer import Peer
 from remotegpu_offload.wire.request import DEFERRED, Deferred, Request
 
-# So many batches wait here; further ones wait in the socket, and at last the program waits.
+# Most batches that wait in this queue. Further ones wait in the socket, and finally the program waits.
 WAITING: Final = 256
 
 _DEVICES: Final = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "mps": "mps"}
@@ -32,7 +30,7 @@ Answer = Callable[[Executor, dict[str, Any], Sequence[Any]], Message]
 
 
 class Session(Protocol):
-    """The parts of an acceptor's session that the torch device uses."""
+    """The interface of an acceptor's session that the torch device uses."""
 
     peer: Peer
     environment: Any
@@ -40,7 +38,7 @@ class Session(Protocol):
 
 
 def operations(backend: str) -> list[str]:
-    """Lists the operations for which this torch has a kernel on a backend."""
+    """Returns the operations for which this torch has a kernel on a back end."""
     keys = (_KEYS[_DEVICES[backend]], *_COMPOSITE)
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return [name for name in torch._C._dispatch_get_all_op_names() if any(has(name, key) for key in keys)]
@@ -82,7 +80,7 @@ class _Work:
 
 
 class Device:
-    """The thread and what it owns."""
+    """The device's thread, and the state that only this thread uses."""
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
@@ -95,7 +93,8 @@ class Device:
         self._thread: threading.Thread | None = None
 
     def handle(self, request: Request) -> Message | Deferred | None:
-        """Handles a request for the peer: quick, and in order of arrival."""
+        """Handles a request of the client, on the receiving thread: does not wait for the device, and keeps the
+        order."""
         match request.header.get("op"):
             case "run":
                 self._start()
@@ -104,7 +103,7 @@ class Device:
                 self._work.put(_Work(number, body[BATCH.size :], request.buffers[1:], request))
                 return DEFERRED
             case "begin":
-                # The next batch has this number: the client's other acceptor had those before.
+                # The first batch has this number: the session's earlier acceptor executed those before it.
                 self._start()
                 self._work.put(functools.partial(setattr, self, "_next", int(request.header["number"])))
                 return Message({})
@@ -116,7 +115,7 @@ class Device:
         return None
 
     def settle(self) -> None:
-        """Waits until all batches that have arrived were executed: before a function uses their results."""
+        """Waits until all received batches are executed. Call it before a function uses their results."""
         if not self._work.unfinished_tasks:
             return
         done = threading.Event()
@@ -125,7 +124,7 @@ class Device:
         done.wait()
 
     def close(self) -> None:
-        """Ends the thread after the work that it has."""
+        """Ends the thread after it has finished all its work."""
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()
@@ -145,7 +144,7 @@ class Device:
 
     def _due(self, work: _Work) -> None:
         if work.number < self._next:
-            # The same batch, sent again by a client that did not know whether it had arrived.
+            # The client sends a batch again if it does not know whether the batch has arrived.
             self._answer(work)
             return
         self._early[work.number] = work
@@ -192,8 +191,8 @@ class Device:
 
 
 def attach(session: Session) -> None:
-    """Serves the torch device in a session. The device is first touched by the first batch."""
-    # The zygote imported torch before there was a session whose variables it could have read.
+    """Serves the torch device in a session. The first batch initialises the device."""
+    # The zygote imported torch before this session's variables were set.
     if (threads := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
         torch.set_num_threads(max(1, int(threads)))
     device = Device(session.environment.backend)

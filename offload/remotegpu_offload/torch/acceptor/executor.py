@@ -1,8 +1,8 @@
-"""The acceptor's end: holds storages and executes entries, one after the other, on one device. It does no I/O.
+"""The acceptor's executor: holds storages, and executes entries one after the other on one device. It does no I/O.
 
-A failed operation fails for everything that depends on it and for nothing else: its results, and what it would have
-written, stand for the failure from then on. The next answer that the client waits for reports it, and so does each
-operation that needs one of its results.
+An operation's failure affects only operations that depend on it: its results, and storages that it would have written,
+become a sentinel for the failure. The next answer for which the client waits reports the failure, and so does each
+operation that needs one of these results.
 """
 
 import contextlib
@@ -30,17 +30,16 @@ from remotegpu_offload.torch.codec import (
 
 _OFFSET: Final = (1 << SHIFT) - 1
 _HOST: Final = torch.device("cpu")
-# The first ones show the cause; thousands may follow from it.
+# Most failures to report: the first ones show the cause, and thousands may follow.
 _UNTOLD: Final = 100
 
 
-# So many views of one storage are kept for the next use: a cache that is filled piece by piece has new ones all the
-# time.
+# Most views of one storage that are cached. A tensor that is filled piece by piece would create new views without end.
 _VIEWS: Final = 256
 
 
 class Failure:
-    """Sentinel for a storage that an operation failed to make."""
+    """Sentinel in place of a storage that an operation failed to make."""
 
     __slots__ = ("text", "told", "type")
 
@@ -55,7 +54,7 @@ class Failure:
 
 
 class FailedError(Exception):
-    """An answer needs a result of a failed operation."""
+    """An answer needs the result of a failed operation."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -63,7 +62,7 @@ class FailedError(Exception):
 
 
 class Storage:
-    """One storage, and the tensors on it that operations have used: by address and description."""
+    """One storage, and the tensors on it that operations have used, by address and description."""
 
     __slots__ = ("storage", "tensors")
 
@@ -77,24 +76,24 @@ def _absent(held: "Storage | Failure | None", address: int) -> Exception:
 
 
 class Executor:
-    """Storages by slot. Not for several threads at once."""
+    """Storages by slot, and the operations on them. Not thread-safe."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.storages: dict[int, Storage | Failure] = {}
         self.executed = 0
-        # Results of operations that the client did not foresee, by the first address that it lent.
+        # Results whose number or shape the client did not know, by the first address that it reserved.
         self.results: dict[int, list[Any] | Failure] = {}
-        # Generators of random numbers by the client's ids.
+        # Returns the random number generator with a client's id.
         self.generator: Callable[[int], Any] | None = None
         self._operations: dict[int, Operation] = {}
-        # Templates before the last FORGET: another of the client's threads may just have looked one up.
+        # Templates from before the last FORGET: another thread of the client may still use one.
         self._older: dict[int, Operation] = {}
         self._untold: list[Failure] = []
         self._exported = itertools.count(codec.FIRST_THERE)
 
     def run(self, batch: Any, buffers: Sequence[Any]) -> None:
-        """Executes the entries of a batch, without its number. Raises ValueError for what no client sends."""
+        """Executes the entries of a batch, which come after its number. Raises ValueError for invalid data."""
         at, end = 0, len(batch)
         data = iter(buffers)
         read = ENTRY.unpack_from
@@ -115,7 +114,10 @@ class Executor:
                     at = self._manage(number, batch, at, data)
 
     def tensor(self, address: int, meta: Meta) -> Any:
-        """Returns a tensor at an address. Raises FailedError where an operation failed, ValueError where nothing is."""
+        """Returns the tensor at an address.
+
+        Raises FailedError for a failed operation's result, ValueError for no storage.
+        """
         held = self.storages.get(address >> SHIFT)
         if type(held) is not Storage:
             raise _absent(held, address)
@@ -128,15 +130,17 @@ class Executor:
         return found
 
     def export(self, storage: Any) -> int:
-        """Assigns an address to a storage that a function has made, until the client frees it."""
-        # After a move, slots of the earlier acceptor are taken.
+        """Assigns an address to a storage that a function has made. The client frees it."""
+        # After a move, the earlier acceptor's slots are in use.
         number = next(number for number in self._exported if number not in self.storages)
         self.storages[number] = Storage(storage)
         return number << SHIFT
 
     def bytes_at(self, address: int, count: int) -> Any:
-        """Returns `count` bytes at an address as a uint8 tensor. Raises what `tensor` raises, and ValueError if they
-        go beyond the end of the storage."""
+        """Returns `count` bytes at an address as a uint8 tensor.
+
+        Raises the errors of `tensor`, and ValueError if the range exceeds the storage.
+        """
         held = self.storages.get(address >> SHIFT)
         if type(held) is not Storage:
             raise _absent(held, address)
@@ -146,14 +150,14 @@ class Executor:
         return self._view(held.storage, at, Meta(torch.uint8, (count,), (1,)))
 
     def take(self, ticket: int) -> list[Any]:
-        """Returns the results of an operation that the client did not foresee. Raises FailedError when it failed."""
+        """Returns the results that an operation stored under a ticket. Raises FailedError if the operation failed."""
         results = self.results.pop(ticket)
         if isinstance(results, Failure):
             raise FailedError(results)
         return results
 
     def note(self, failure: Failure) -> None:
-        """Notes a failure for the next answer that the client waits for."""
+        """Records a failure for the next answer for which the client waits."""
         if len(self._untold) < _UNTOLD:
             self._untold.append(failure)
 
@@ -174,7 +178,7 @@ class Executor:
         return made
 
     def _manage(self, number: int, batch: Any, at: int, data: Any) -> int:
-        """Executes an entry other than an operation; returns where the next one begins."""
+        """Executes an entry that is not an operation. Returns the offset of the next entry."""
         match number:
             case codec.TEMPLATE:
                 begin = at + TEMPLATE_ENTRY.size
@@ -250,7 +254,8 @@ class Executor:
             for address in operation.written(values):
                 self.storages[address >> SHIFT] = error.failure
         except Exception as error:
-            # A client that waits for the results gets the error now; what was to be written stays usable.
+            # A client that waits for the results gets the error now. Storages that the operation would write stay
+            # usable.
             written = () if operation.outs is None else operation.written(values)
             failure = self._fail(operation.undense(out) or error, operation.described(self.executed), written)
             if operation.outs is None:
@@ -266,7 +271,7 @@ class Executor:
         return failure
 
     def _result(self, operation: Operation, address: int, meta: Meta | None, made: Any) -> None:
-        """Keeps a result at the address and in the layout that the client expects."""
+        """Stores a result at the address and in the layout that the client expects."""
         if meta is None:
             return
         if tuple(made.shape) != meta.size or made.dtype is not meta.dtype:
@@ -282,7 +287,8 @@ class Executor:
         self.storages[address >> SHIFT] = Storage(made.untyped_storage(), {(address, meta): made})
 
     def _describe(self, operation: Operation, out: Any, values: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """Describes results for a client that could not foresee them: tensors at the addresses that it lent."""
+        """Describes results that the client does not know in advance; stores their tensors at the reserved
+        addresses."""
         lent = iter(values[len(values) - operation.leased :])
 
         def tell(value: Any) -> Any:
@@ -304,7 +310,7 @@ class Executor:
         return [tell(value) for value in out] if many and out is not None else [] if out is None else [tell(out)]
 
     def _clear(self, operation: Operation, values: Sequence[Any]) -> None:
-        """Forgets tensors to which an operation has given other sizes: their keys no longer describe them."""
+        """Clears cached tensors whose sizes an operation may have changed: their keys no longer describe them."""
         for index in operation.tensors:
             held = self.storages.get(values[index] >> SHIFT)
             if type(held) is Storage:
@@ -316,10 +322,10 @@ def _meta(tensor: Any) -> Meta:
 
 
 def memory(tensor: Any) -> memoryview:
-    """Returns the bytes of a dense tensor on the host, without a copy; they keep the tensor alive."""
+    """Returns the bytes of a dense tensor on the host without a copy. The memoryview keeps the tensor alive."""
     count = tensor.numel() * tensor.dtype.itemsize
     if not count:
         return memoryview(b"")
     found = (ctypes.c_char * count).from_address(tensor.data_ptr())
-    setattr(found, "tensor", tensor)  # noqa: B010 - its type is known to have no such attribute
+    setattr(found, "tensor", tensor)  # noqa: B010 (the type has no such attribute for the type checker)
     return memoryview(found).cast("B")

@@ -1,4 +1,4 @@
-"""A template of the stream, made ready to be executed: torch's operation, and the construction of its arguments."""
+"""Prepares a template of the stream for execution: finds torch's operation, and constructs its arguments."""
 
 import struct
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _HOST: Final = torch.device("cpu")
 
 
 class Operation:
-    """A template, ready to be executed."""
+    """A template that is ready for execution."""
 
     def __init__(self, template: Template) -> None:
         space, _, rest = template.name.partition("::")
@@ -42,7 +42,7 @@ class Operation:
         mutable = [bool(argument.alias_info and argument.alias_info.is_write) for argument in schema.arguments]
         self._written = self._mutated(schema, mutable)
         self.clears = any(mutable) and (self.outs is None or any(argument.is_out for argument in schema.arguments))
-        # Most arguments are plain: the list is copied, and then the others are filled in.
+        # Most arguments are constants: the list is copied, and the other arguments are filled in.
         self._plain = list(template.args)
         self._fill = [
             (index, value.at, value.meta) for index, value in enumerate(template.args) if isinstance(value, Tensor)
@@ -68,7 +68,7 @@ class Operation:
         return args, {name: _value(executor, value, values) for name, value in self.kwargs.items()}
 
     def written(self, values: Sequence[Any]) -> list[int]:
-        """Lists the addresses whose storages this operation makes or changes."""
+        """Returns the addresses of storages that this operation creates or changes."""
         made = 0 if self.outs is None else len(self.outs)
         return [values[index] for index in self._written] + list(values[len(values) - made :])
 
@@ -81,7 +81,7 @@ class Operation:
         return f"operation {number}, {codec.describe(self.name, self.metas)}"
 
     def undense(self, out: Any) -> Exception | None:
-        """Returns an error where the operation has made a tensor that is not dense; None otherwise."""
+        """Returns an error if the operation has made a tensor that is not dense; None otherwise."""
         for made in flat(out):
             if isinstance(made, torch.Tensor) and (kind := layouts.kind(made)):
                 return NotImplementedError(
@@ -92,7 +92,7 @@ class Operation:
         return None
 
     def has_written(self, made: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        """Whether the operation writes to an argument, and this result is one of its arguments."""
+        """Returns whether a result of an operation that writes is one of its arguments."""
         return bool(self._written) and any(made is leaf for leaf in flat([*args, *kwargs.values()]))
 
     def _collect(self, value: Any) -> None:
@@ -126,7 +126,7 @@ def _needs(value: Any) -> bool:
     return isinstance(value, (Tensor, Number, Host, Device, Generator))
 
 
-def _value(executor: "Executor", value: Any, values: Sequence[Any]) -> Any:  # noqa: PLR0911 - one for each kind
+def _value(executor: "Executor", value: Any, values: Sequence[Any]) -> Any:  # noqa: PLR0911 (one return for each kind)
     if isinstance(value, Tensor):
         return executor.tensor(values[value.at], value.meta)
     if isinstance(value, Number):

@@ -1,4 +1,4 @@
-"""At the acceptor: requests about the device (properties, memory, random numbers, events), in order with operations."""
+"""Requests about the acceptor's device (properties, memory, random numbers, events), in order with operations."""
 
 import os
 import time
@@ -32,7 +32,7 @@ _PROPERTIES: Final = (
 
 
 class Extras:
-    """State of one session besides storages: generators and events by the client's ids."""
+    """A session's state besides storages: generators and events by the client's ids."""
 
     def __init__(self, device: Any) -> None:
         self.device = device
@@ -61,7 +61,7 @@ def extras(executor: Executor) -> Extras:
 
 
 def generator(executor: Executor, number: int) -> Any:
-    """Returns the generator with this id; 0 is the device's own. A new one begins with torch's default seed."""
+    """Returns the generator with this id; 0 is the device's own. A new generator has torch's default seed."""
     held = extras(executor)
     found = held.generators.get(number)
     if found is None:
@@ -90,8 +90,8 @@ def _properties(executor: Executor, _header: dict[str, Any], _buffers: Sequence[
 
 
 def _memory(executor: Executor, _header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
-    """Reports memory: on a CPU the bytes that storages hold, and the most that was seen at a request; on a GPU torch's
-    own counts."""
+    """Reports memory. For a CPU: the bytes of storages, and the maximum at earlier requests. For a GPU: torch's
+    counts."""
     device = executor.device
     if device.type == "cpu":
         held = extras(executor)
@@ -181,7 +181,7 @@ def _rng_set(executor: Executor, header: dict[str, Any], buffers: Sequence[Buffe
 
 
 def _host_memory() -> tuple[int, int]:
-    """Returns bytes free and in total, of the control group where it has a limit."""
+    """Returns free and total memory in bytes, those of the cgroup if it has a limit."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
@@ -207,15 +207,14 @@ def _get_many(executor: Executor, header: dict[str, Any], _buffers: Sequence[Buf
 
 
 def _threads(executor: Executor, header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
-    """Sets how many threads execute an operation, if the device is a CPU."""
+    """Sets the number of threads that execute an operation, if the device is a CPU."""
     if executor.device.type == "cpu":
         torch.set_num_threads(max(1, int(header["count"])))
     return Message({})
 
 
 def _index(executor: Executor, _header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
-    """Lists the state to save: storages with the slots that mean them, failures by slot, generators with their
-    states."""
+    """Lists the state to save: storages with their slots and sizes, failures by slot, generators with their states."""
     slots: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
     failed: list[list[Any]] = []
@@ -239,7 +238,7 @@ def _index(executor: Executor, _header: dict[str, Any], _buffers: Sequence[Buffe
 
 
 def _fail(executor: Executor, header: dict[str, Any], _buffers: Sequence[Buffer]) -> Message:
-    """Takes over the failures of another acceptor's operations."""
+    """Adds the failures of another acceptor's operations."""
     for slot, kind, text in header["failed"]:
         executor.storages[int(slot)] = Failure(str(kind), str(text))
     return Message({})
@@ -249,7 +248,7 @@ Answer = Callable[[Executor, dict[str, Any], Sequence[Buffer]], Message]
 
 
 def _after_ends(answer: Answer) -> Answer:
-    """Wraps an answer: it first drops generators and events that ended at the client; each message may name some."""
+    """Wraps an answer: first drops generators and events that ended at the client and that the message names."""
 
     def run(executor: Executor, header: dict[str, Any], buffers: Sequence[Buffer]) -> Message:
         for kind, number in header.get("ended", ()):

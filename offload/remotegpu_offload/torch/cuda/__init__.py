@@ -1,7 +1,8 @@
-"""A facade of torch.cuda, torch.xpu, torch.mps and torch.accelerator over the remote device.
+"""Replacements for functions of torch.cuda, torch.xpu, torch.mps and torch.accelerator, for the remote device.
 
-Everything public in these modules is either answered (by the acceptor where it is a figure), harmless because the
-stream of operations is one sequence, or refused with a sentence: never a driver's error.
+There are three kinds of public names in these modules. Some answer, with figures from the acceptor. Some are harmless,
+because the remote stream executes operations in order. The others raise an error with a sentence. No name reaches a
+local driver.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from remotegpu_offload.torch.cuda import backends, figures, legacy, refused, str
 
 
 def install(names: Iterable[str]) -> None:
-    """Put the facade over the modules of these names and over torch.accelerator, for good."""
+    """Replaces functions in the modules of these names and in torch.accelerator, for the lifetime of the process."""
     for name in names:
         module = getattr(torch, name)
         answers = {**figures.ANSWERS, **streams.ANSWERS, **random.answers(name)}
@@ -40,7 +41,7 @@ def install(names: Iterable[str]) -> None:
 
 
 def _cover(module: ModuleType, answers: dict[str, Any]) -> None:
-    """Answer what we can, and let every other public function and class say why not."""
+    """Installs the answers, and lets every other public function and class raise an error with a sentence."""
     before = {name for name in [*getattr(module, "__all__", ()), *vars(module)] if not name.startswith("_")}
     _put(module, answers)
     for name in before - answers.keys() - refused.HARMLESS:
@@ -56,7 +57,7 @@ def _put(module: Any, answers: dict[str, Any]) -> None:
 
 
 def _own(function: FunctionType, module: Any, name: str) -> FunctionType:
-    """A function object for this place alone: torch.compile has a rule for each, and wants none under two names."""
+    """Returns a copy of the function for one place: torch.compile has one rule for each function, under one name."""
     made = FunctionType(function.__code__, function.__globals__, name, function.__defaults__, function.__closure__)
     made.__kwdefaults__, made.__doc__ = function.__kwdefaults__, function.__doc__
     made.__dict__.update(function.__dict__)

@@ -1,5 +1,7 @@
-"""The places besides torch.cuda where a script meets the device: torch.backends, torch.compile, nccl, NVTX, profilers,
-dlpack, record_stream."""
+"""Patches of torch for the remote device outside of torch.cuda.
+
+They concern torch.backends, torch.compile, nccl, NVTX, profilers, dlpack and record_stream.
+"""
 
 import functools
 import threading
@@ -22,9 +24,9 @@ _CLIENT_SIDE: Final = frozenset(("eager", "aot_eager", "aot_eager_decomp_partiti
 
 
 def install() -> None:
-    """Patches these places for good, like `names.install`."""
+    """Installs the patches for the lifetime of the process, as `names.install` does."""
     torch.backends.cuda.is_built = lambda: True
-    # Weights are flattened for cuDNN alone, and that happens at the acceptor or not at all.
+    # torch flattens weights only for cuDNN, which the acceptor would do itself.
     torch.backends.cudnn.is_acceptable = lambda _tensor: False
     torch.backends.cudnn.version = lambda: figures.get_device_properties().cudnn
     torch.backends.cudnn.is_available = lambda: figures.get_device_properties().cudnn is not None
@@ -44,14 +46,16 @@ def install() -> None:
 
 
 def _threads() -> None:
-    """Forwards torch.set_num_threads to the acceptor: if its device is a CPU, the program means its threads, on which
-    the last bits of results depend."""
+    """Forwards torch.set_num_threads to the acceptor, whose device may be a CPU.
+
+    The number of threads changes the last bits of results.
+    """
     original = torch.set_num_threads
 
     @functools.wraps(original)
     def set_num_threads(count: int) -> None:
         original(count)
-        # In another thread it sets only that thread's number, such as the one that pins memory.
+        # A call in another thread concerns only that thread, for example the one that pins memory.
         if threading.current_thread() is threading.main_thread():
             link.later({"op": "threads", "count": count})
 
@@ -59,8 +63,10 @@ def _threads() -> None:
 
 
 def _compile() -> None:
-    """Disables torch.compile for back ends that run torch's operations one after the other, which is what happens
-    without them; others make kernels here and are refused."""
+    """Disables torch.compile for back ends that run torch's operations one by one, as eager mode does.
+
+    Other back ends generate kernels for a local device, so the remote device refuses them.
+    """
     original = torch.compile
 
     @functools.wraps(original)
@@ -70,7 +76,7 @@ def _compile() -> None:
         return original(model, **options)
 
     torch.compile = compile_
-    # Every compilation begins with fake tensors; a remote one's would ask the driver, and end the process.
+    # Every compilation begins with fake tensors. For a remote tensor, this would call the driver and abort the process.
     likeness = fake_tensor.FakeTensorConverter.from_real_tensor
 
     @functools.wraps(likeness)
@@ -87,7 +93,7 @@ def _compile() -> None:
 
 
 def _exporting() -> bool:
-    """Whether torch.export is the caller; torch's own flag is set later."""
+    """Returns whether torch.export is a caller. torch sets its own flag only later."""
     return any(
         frame.f_globals.get("__name__", "").startswith("torch.export") for frame, _ in traceback.walk_stack(None)
     )
@@ -124,12 +130,12 @@ def _tensor_methods() -> None:
             return numpy(self, *args, **kwargs)
         except TypeError as error:
             told = str(error)
-        # Torch's own text, with the device's name in the script.
+        # torch's own message, with the device's name in the script.
         raise TypeError(told.replace(f"{NAME}:0", str(shown.state.shown)))
 
     @functools.wraps(share)
     def share_memory_(self: Any) -> Any:
-        # As on CUDA there is nothing to do, until another process asks for it.
+        # As for CUDA tensors, nothing is shared until another process asks for it.
         return self if device_names.is_remote(self) else share(self)
 
     torch.Tensor.__dlpack__, torch.Tensor.numpy, torch.Tensor.share_memory_ = to_dlpack, to_numpy, share_memory_
@@ -143,7 +149,7 @@ def _tensor_methods() -> None:
             record(self, stream)
 
     torch.Tensor.record_stream = record_stream
-    # hasattr() must say no, as for a tensor on the CPU: the caller then uses .cpu().
+    # hasattr() must return False, as for a tensor on the CPU: then callers use .cpu().
     interface = torch.Tensor.__cuda_array_interface__
 
     def cuda_array_interface(self: Any) -> Any:
@@ -155,15 +161,17 @@ def _tensor_methods() -> None:
 
 
 def _nvtx() -> None:
-    """Disables NVTX: its marks are for a profiler of this machine's device, so there is no reader."""
+    """Disables NVTX, whose marks are for a profiler of a local device."""
     nvtx = torch.cuda.nvtx
     for name in ("mark", "range_push", "range_pop", "range_start", "range_end"):
         setattr(nvtx, name, lambda *_args, **_kwargs: 0)
 
 
 def _profilers() -> None:
-    """Keeps profilers from asking for events of the device: for each operation they would ask the driver in vain. They
-    time operations where these are handed over."""
+    """Keeps profilers from asking the driver for the device's events, which would fail for each operation.
+
+    They measure the time in which the client sends an operation.
+    """
     begin = torch.autograd.profiler.profile.__init__
 
     @functools.wraps(begin)

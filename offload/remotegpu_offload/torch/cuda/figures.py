@@ -1,4 +1,4 @@
-"""Properties and memory of the device, which the acceptor reports."""
+"""The properties and memory figures of the acceptor's device."""
 
 import weakref
 from dataclasses import dataclass, field, fields
@@ -16,7 +16,10 @@ _PEAKS: Final = ("allocated", "reserved")
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """The properties that torch reports of a CUDA device, for the acceptor's. (0, 0) as capability: no CUDA device."""
+    """The properties that torch reports of a CUDA device.
+
+    Capability (0, 0) means that the device is not a CUDA device.
+    """
 
     name: str = ""
     major: int = 0
@@ -44,7 +47,7 @@ _known: "weakref.WeakKeyDictionary[Any, DeviceProperties]" = weakref.WeakKeyDict
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
-    """Returns the properties; asks each acceptor once."""
+    """Returns the properties. Asks each acceptor once."""
     _check(device)
     peer = link.peer()
     found = _known.get(peer)
@@ -56,7 +59,7 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
 
 
 def is_available() -> bool:
-    """Opens the session; True in forked children too, as on a machine with a driver."""
+    """Opens the session, and returns True. Also True in forked children, as with a local driver."""
     if not link.forked():
         link.peer()
     return True
@@ -67,7 +70,7 @@ def device_count() -> int:
 
 
 def set_device(device: Any) -> None:
-    """Checks the device. Raises RuntimeError for any other than the one device."""
+    """Checks that `device` is the only device. Raises RuntimeError otherwise."""
     _check(device)
 
 
@@ -85,7 +88,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:  # noqa: ARG001
 
 
 class device:  # noqa: N801 - torch's name
-    """Context of `with torch.cuda.device(d):`, which only checks d; there is one device."""
+    """The context manager of `with torch.cuda.device(d):`, which only checks d, because there is one device."""
 
     def __init__(self, chosen: Any) -> None:
         _check(chosen)
@@ -143,14 +146,14 @@ def max_memory_reserved(device: Any = None) -> int:
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Returns bytes free and in total on the acceptor's device."""
+    """Returns free and total memory of the acceptor's device, in bytes."""
     _check(device)
     found = _memory()
     return found["free"], found["total"]
 
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
-    """Returns those of torch's figures that every back end has."""
+    """Returns the subset of torch's memory figures that every back end has."""
     _check(device)
     found = _memory()
     stats: dict[str, Any] = {}
@@ -178,7 +181,7 @@ def empty_cache() -> None:
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Ignores settings of a driver in this machine: the acceptor keeps its own."""
+    """Ignores settings of a local driver: the acceptor has its own."""
 
 
 def _utilization(_device: Any = None) -> int:
@@ -192,7 +195,7 @@ def _bad_fork() -> bool:
 
 
 ANSWERS: Final[dict[str, Any]] = {
-    # The functions that torch would guard by it open the session themselves.
+    # torch's guards for an uninitialised device are not needed: these functions open the session themselves.
     "_initialized": True,
     "_is_in_bad_fork": _bad_fork,
     "_lazy_init": link.peer,

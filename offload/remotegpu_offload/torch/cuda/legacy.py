@@ -1,4 +1,4 @@
-"""`torch.cuda.FloatTensor` and its kin: constructors of tensors and names of types from before `dtype` and `device`."""
+"""`torch.cuda.FloatTensor` and similar names: constructors and type names from before `dtype` and `device`."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -23,7 +23,7 @@ _TYPES: Final = {
 
 
 class _LegacyType(type):
-    """`remote_dtype` is what `.type()` and `set_default_tensor_type` look for."""
+    """The metaclass of these names. `.type()` and `set_default_tensor_type` read `remote_dtype`."""
 
     remote_dtype: Any
 
@@ -43,7 +43,7 @@ class _LegacyType(type):
 
 
 def install(names: Iterable[str]) -> None:
-    """Put the constructors into the modules of these names."""
+    """Installs the constructors in the modules of these names."""
     for name in names:
         module = getattr(torch, name)
         for type_name, dtype in _TYPES.items():

@@ -1,4 +1,4 @@
-"""Functions that the remote device does not provide: each raises a sentence with the next step."""
+"""Functions that the remote device does not support. Each raises an error with a remedy."""
 
 import functools
 from typing import Any, Final, NoReturn
@@ -51,13 +51,13 @@ _REASONS: Final = {
 
 
 def sentence(name: str, reason: str = "") -> str:
-    """Builds the sentence for the person who called this."""
+    """Returns the sentence of the error for users."""
     why = reason or _REASONS.get(name.rpartition(".")[2], "it reaches past torch to a device in this machine")
     return f"{name}: not on a remote device, {why}. {WHOLE}"
 
 
 class _RefusedType(type):
-    """Metaclass of refused classes: isinstance is False, making one raises."""
+    """The metaclass of refused classes: `isinstance` returns False, and the constructor raises RuntimeError."""
 
     refused: str
 
@@ -66,7 +66,7 @@ class _RefusedType(type):
 
 
 def refusal(name: str, original: Any) -> Any:
-    """Returns a replacement of a function or class that raises RuntimeError when used."""
+    """Returns a replacement for a function or class that raises RuntimeError when it is used."""
     if isinstance(original, type):
         made = _RefusedType(
             name.rpartition(".")[2], (), {"__doc__": original.__doc__, "__module__": name.rpartition(".")[0]}

@@ -1,5 +1,8 @@
-"""Streams and events. The operations of a session are one sequence, so every stream is that sequence: contexts and
-waits hold by themselves. An event marks a place in it; the acceptor takes its time on its device."""
+"""Streams and events. A session executes its operations in order, so every stream is the same sequence, and waiting for
+another stream needs no action.
+
+An event marks a position in the sequence; the acceptor records the time when its device reaches the position.
+"""
 
 import contextlib
 import itertools
@@ -16,14 +19,13 @@ _ids = itertools.count(1)
 
 
 def synchronize(device: Any = None) -> None:
-    """Waits until the acceptor's device has done everything; an operation that failed there raises here, by its
-    name."""
+    """Waits until the acceptor's device has finished all operations. Raises the error of a failed operation."""
     device_names.to_remote(device)
     link.ask({"op": "sync"})
 
 
 class Stream:
-    """The session's one sequence of operations. Priorities and identities are kept for programs that print them."""
+    """The session's only sequence of operations. Priorities and ids are stored for programs that print them."""
 
     def __init__(self, device: Any = None, priority: int = 0, **_more: Any) -> None:
         device_names.to_remote(device)
@@ -42,10 +44,10 @@ class Stream:
     device_type = 1
 
     def wait_event(self, event: "Event") -> None:
-        """Does nothing: what was recorded earlier runs earlier."""
+        """Does nothing: operations that were recorded earlier run earlier."""
 
     def wait_stream(self, stream: "Stream") -> None:
-        """Does nothing: what was queued earlier runs earlier."""
+        """Does nothing: operations that were queued earlier run earlier."""
 
     def record_event(self, event: "Event | None" = None) -> "Event":
         event = event if event is not None else Event()
@@ -53,7 +55,7 @@ class Stream:
         return event
 
     def query(self) -> bool:
-        """Whether all is done; it waits for that, so it is always True."""
+        """Waits until all operations are finished, so the result is always True."""
         synchronize()
         return True
 
@@ -83,22 +85,22 @@ _DEFAULT: Final = Stream()
 
 
 class Event:
-    """A place in the sequence, with the time at which the acceptor's device came to it."""
+    """A position in the sequence, with the time when the acceptor's device reached it."""
 
     def __init__(self, device: Any = None, enable_timing: bool = False, **_more: Any) -> None:
         self.enable_timing = enable_timing or (isinstance(device, bool) and device)
         self.event_id = next(_ids)
         self.recorded = False
 
-    def record(self, stream: Stream | None = None) -> None:  # noqa: ARG002 - there is one
+    def record(self, stream: Stream | None = None) -> None:  # noqa: ARG002 - there is only one stream
         link.tell({"op": "event_record", "event": self.event_id})
         self.recorded = True
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Does nothing: what was recorded earlier runs earlier."""
+        """Does nothing: operations that were recorded earlier run earlier."""
 
     def query(self) -> bool:
-        """Whether the place was reached; it waits for that, so it is always True."""
+        """Waits until the position is reached, so the result is always True."""
         self.synchronize()
         return True
 
@@ -107,8 +109,10 @@ class Event:
             synchronize()
 
     def elapsed_time(self, end_event: "Event") -> float:
-        """Returns milliseconds from this event to the other. Raises RuntimeError unless both were recorded with
-        `enable_timing=True`."""
+        """Returns the milliseconds from this event to the other. Waits for both.
+
+        Raises RuntimeError unless both were recorded with `enable_timing=True`.
+        """
         if not (self.enable_timing and end_event.enable_timing):
             raise RuntimeError("both events must be made with enable_timing=True")
         if not (self.recorded and end_event.recorded):
@@ -132,16 +136,16 @@ def current_stream(_device: Any = None) -> Stream:
 
 @contextlib.contextmanager
 def stream(chosen: Any) -> Iterator[Any]:
-    """Changes nothing in `with torch.cuda.stream(s):`, since there is one sequence."""
+    """Implements `with torch.cuda.stream(s):`, which changes nothing because there is one sequence."""
     yield chosen
 
 
 def set_stream(_stream: Any) -> None:
-    """Does nothing: there is one sequence."""
+    """Does nothing, because there is one sequence."""
 
 
 class StreamContext:
-    """Class form of `stream`."""
+    """The class form of `stream`."""
 
     def __init__(self, chosen: Any) -> None:
         self.stream = chosen

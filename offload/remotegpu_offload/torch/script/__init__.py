@@ -1,5 +1,5 @@
-"""An unmodified script's names: `cuda` devices, autocast, checkpoints and data loaders mean the remote device.
+"""Makes device names in an unmodified script refer to the remote device: `cuda`, autocast, checkpoints, data loaders.
 
-Called when a program imports torch (`importing`), never before. `names` arms all of it at once, and `wrapping`
-translates devices on their way into torch and back. `cuda`, next to this folder, has the names of torch.cuda.
+`importing` calls this package when a program imports torch, never earlier. `names` installs all parts, and `wrapping`
+translates device names in arguments and results of torch. The folder `cuda`, next to this one, replaces torch.cuda.
 """

@@ -1,4 +1,4 @@
-"""Operations that the remote device lacks: a sentence, where torch would list all its back ends."""
+"""Errors for operations that the remote device lacks: a sentence with a remedy instead of torch's list of back ends."""
 
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
@@ -20,7 +20,10 @@ _libraries: list[Any] = []
 
 
 def install() -> None:
-    """Once in a process, for good. It is asked last: what has a kernel, or is composed of others, never comes here."""
+    """Installs the errors for the lifetime of the process.
+
+    They are fallbacks: an operation with a kernel, or one that is composed of others, never reaches them.
+    """
     library = torch.library.Library("_", "IMPL")
     for key, reason in _KEYS.items():
         library.fallback(_refusal(reason), key)

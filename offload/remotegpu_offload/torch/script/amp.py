@@ -1,8 +1,8 @@
-"""Automatic mixed precision on the remote device: `autocast("cuda")` with the lists of CUDA's own autocast.
+"""Automatic mixed precision on the remote device: `autocast("cuda")` with the same lists as CUDA's own autocast.
 
-Without kernels for PrivateUse1's autocast key every operation under autocast fails, so everything that is on no list
-falls through. Lists: torch's page "Autocast Op Reference", CUDA; a test compares them with what torch itself registers
-for CUDA.
+Without kernels for the autocast key of PrivateUse1, every operation under autocast fails. Therefore operations on no
+list fall through. The lists are those of torch's page "Autocast Op Reference" for CUDA. A test compares them with
+torch's registrations for CUDA.
 """
 
 import functools
@@ -72,7 +72,7 @@ _casts: dict[int, tuple[Any, Any]] = {}
 
 
 def install() -> None:
-    """Register the lists and let `autocast("cuda")`, in all its spellings, mean the remote device. For good."""
+    """Registers the lists, and makes every form of `autocast("cuda")` refer to the remote device, permanently."""
     if _libraries:
         return
     fallback = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
@@ -91,7 +91,7 @@ def install() -> None:
 
 
 def _operator(name: str) -> Any:
-    """None where this torch has no such operator."""
+    """Returns torch's operator of this name; None if this torch has none."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
 
@@ -111,8 +111,9 @@ def _eligible(value: Any) -> bool:
 
 
 def _cast(value: Any, dtype: Any) -> Any:
-    """The value with every eligible tensor in this type. Casts of parameters are kept until autocast ends, as torch
-    does.
+    """Returns the value with every eligible tensor converted to this dtype.
+
+    Like torch, caches the conversions of parameters until autocast ends.
     """
     if isinstance(value, (list, tuple)):
         return type(value)(_cast(item, dtype) for item in value)
@@ -206,7 +207,7 @@ def _true(device_type: Any) -> Any:
 
 
 def _rename() -> None:
-    """The script's name in every function that takes one; `autocast` itself first."""
+    """Translates the script's device name in all functions that take one, `autocast` first."""
     autocast = torch.amp.autocast_mode.autocast
     enter = autocast.__init__
 
@@ -220,7 +221,7 @@ def _rename() -> None:
         place.is_autocast_available = lambda device_type: available(_true(device_type))
     for name in ("get_autocast_dtype", "set_autocast_dtype"):
         setattr(torch, name, _named_first(getattr(torch, name)))
-    # Without a name these two mean CUDA.
+    # Without an argument, these two functions refer to CUDA.
     enabled, set_enabled = torch.is_autocast_enabled, torch.set_autocast_enabled
     torch.is_autocast_enabled = lambda device_type="cuda": enabled(_true(device_type))
 

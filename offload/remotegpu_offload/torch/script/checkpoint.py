@@ -1,8 +1,8 @@
-"""Checkpoints: files that open on a real GPU, written with few round trips.
+"""Checkpoints: makes their files loadable on a real GPU, and writes them with few round trips.
 
-torch asks a storage for its device, which tells the script's name (`cuda:0`, see `names`), and for its bytes on the
-host, one storage after the other. All storages of one `torch.save` are known before the first is written, so their
-bytes are fetched together.
+torch asks each storage for its device, which answers with the script's name (`cuda:0`, see `names`), and then for its
+bytes, one storage after the other. `torch.save` knows all its storages before it writes the first one, so this module
+fetches their bytes together.
 """
 
 import functools
@@ -23,7 +23,7 @@ _FIRST: Final = 1
 
 
 class _Save(threading.local):
-    """The `torch.save` of each thread: which storages it will write, and bytes that were fetched early."""
+    """The state of `torch.save` in each thread: the storages that it will write, and bytes that were fetched early."""
 
     active = False
 
@@ -36,7 +36,7 @@ _save = _Save()
 
 
 def install() -> None:
-    """For good, after `names.install`."""
+    """Installs the functions permanently. Call it after `names.install`."""
     original = torch.save
 
     @functools.wraps(original)
@@ -69,20 +69,18 @@ def install() -> None:
 
 
 def _tag(storage: Any) -> None:
-    """Called for each storage while torch writes what holds them. No tag of ours: torch's own for the script's name
-    follows.
-    """
+    """Records a storage that torch will write. Returns no tag, so torch's own tag for the script's name is used."""
     storage = getattr(storage, "_untyped_storage", storage)
     if _save.active and storage.device.type in shown.names():
         _save.named.append(weakref.ref(storage))
 
 
 def _restore(_storage: Any, _location: str) -> None:
-    """torch's own way for `cuda` leads to `Storage.to`, which is ours."""
+    """Returns nothing: torch's own function for `cuda` then calls `Storage.to`, which is replaced."""
 
 
 def _fetch(first: Any) -> None:
-    """The bytes of a storage and of those that will be asked for next."""
+    """Fetches the bytes of a storage, and of those that torch will ask for next."""
     wanted = {first.data_ptr(): first.nbytes()}
     total = first.nbytes()
     for storage in filter(None, [reference() for reference in _save.named]):

@@ -1,4 +1,4 @@
-"""Names of the remote device: from the script's (`cuda`) to torch's (`remote:0`), and back."""
+"""Translates names of the remote device: the script's name (`cuda`) to torch's (`remote:0`), and back."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -13,7 +13,7 @@ NAMES: Final = ("cuda", "xpu", "mps")
 
 
 class _Ways:
-    """The true device for each way in which a script names it, and whether the session is open."""
+    """The remote device for each name that a script may use, and whether the session is open."""
 
     ready = False
     to_remote: dict[Any, Any]
@@ -22,7 +22,7 @@ class _Ways:
         self.to_remote = {}
 
     def begin(self, name: str) -> None:
-        """The script names the device for the first time: now the session must be open."""
+        """Opens the session, because the script has named the device for the first time."""
         state.name = name
         state.shown = torch.device(name, 0)
         link.remote()
@@ -34,14 +34,15 @@ _original_device = torch._C.TensorBase.device
 
 
 def is_remote(tensor: Any) -> bool:
-    """Whether a tensor lives in an acceptor."""
+    """Returns whether a tensor is in an acceptor."""
     return bool(_original_device.__get__(tensor).type == NAME)
 
 
 def to_remote(device: Any) -> Any:
-    """The true device for what a script says; anything else comes back unchanged.
+    """Returns the remote device for a script's name of it; any other value unchanged.
 
-    Raises RuntimeError for an index other than 0: one session is one device.
+    Opens the session at the first name. Raises RuntimeError for an index other than 0, because a session has one
+    device.
     """
     found = _ways.to_remote.get(device) if isinstance(device, (str, device_type)) else None
     if found is None:
@@ -67,7 +68,7 @@ def _to_remote_rare(device: Any) -> Any:
 
 
 def install(names_: Iterable[str]) -> None:
-    """Let these names mean the remote device. Once."""
+    """Makes these names refer to the remote device. Call it once."""
     state.names = tuple(names_)
     state.name = state.names[0]
     state.shown = torch.device(state.name, 0)

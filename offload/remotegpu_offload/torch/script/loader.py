@@ -1,4 +1,4 @@
-"""DataLoader and processes: pinned memory, and children that fork off a program with a remote device."""
+"""DataLoader and processes: pinned memory, and tensors that are sent to other processes."""
 
 import functools
 from multiprocessing.reduction import ForkingPickler
@@ -14,12 +14,12 @@ _pinned: Any = WeakIdKeyDictionary()
 
 
 def install() -> None:
-    """For good, as `names.install`."""
+    """Installs the functions permanently, like `names.install`."""
     pinned = torch.Tensor.is_pinned
 
     @functools.wraps(torch.Tensor.pin_memory)
     def pin_memory(self: Any, device: Any = None) -> Any:
-        # Nothing is gained by a copy: pages are pinned at the acceptor, where the device reads them.
+        # A copy would be useless: the acceptor pins the memory that its device reads.
         device_names.to_remote(device)
         if device_names.is_remote(self):
             raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")

@@ -1,6 +1,4 @@
-"""The torch device for a program that knows nothing of it: everything that `cuda` in an unmodified script needs, armed
-at once.
-"""
+"""Prepares a process so that an unmodified script can use the torch device: installs all replacements for `cuda`."""
 
 from collections.abc import Callable, Iterable
 
@@ -10,11 +8,11 @@ from remotegpu_offload.torch.stream import link
 
 
 def arm(devices: Iterable[str] = ("cuda",), opener: Callable[[], device.Source] | None = None) -> None:
-    """Let these names mean the remote device in this process, for good; a second call does nothing.
+    """Makes these names refer to the remote device in this process, permanently. A second call does nothing.
 
-    To be called right after `import torch`, where the configuration has a `torch` rule. The session is opened when the
-    program first uses the device: by `opener`, or else as this process's own. Raises device.UnsupportedTorchError
-    where this torch cannot have such a device, ValueError for a name that is none.
+    Call it directly after `import torch` if the configuration has a `torch` rule. The session is opened at the
+    program's first use of the device: by `opener`, or as the session of this process. Raises
+    device.UnsupportedTorchError if this torch does not support such a device, ValueError for an unknown name.
     """
     chosen = tuple(devices)
     if shown.names():
@@ -35,6 +33,6 @@ def arm(devices: Iterable[str] = ("cuda",), opener: Callable[[], device.Source] 
 
 
 def _current() -> device.Source:
-    from remotegpu_offload.client import session  # noqa: PLC0415 - only once the program uses the device
+    from remotegpu_offload.client import session  # noqa: PLC0415 - only when the program uses the device
 
     return session.current()

@@ -1,10 +1,10 @@
-"""The wrappers that let an unmodified script's names mean the remote device.
+"""Wrappers by which the device names of an unmodified script refer to the remote device.
 
-Inward: every torch function and method that takes a device hands the true one on. Outward: every getter that tells a
-device (`Tensor.device`, `.is_cuda`, `.type()`, a storage's `.device`) answers in the script's name. A
-TorchFunctionMode could do both, but it costs 1.7 us of every torch call and holds only in the thread that entered it;
-the wrappers cost nothing where no device is named and hold in every thread, also in those that torch starts
-(pin_memory, autograd). PrivateUse1 cannot itself be called `cuda`: torch keeps the names of its own devices.
+On the way in, every torch function and method that takes a device passes the remote one to torch. On the way out, every
+attribute with a device (`Tensor.device`, `.is_cuda`, `.type()`, a storage's `.device`) has the script's name. A
+TorchFunctionMode could do both, but would cost 1.7 us in every torch call and apply only to the thread that entered it.
+The wrappers cost nothing where no device is named, and apply to every thread, including those that torch starts
+(pin_memory, autograd). PrivateUse1 itself cannot be named `cuda`, because torch reserves the names of its own devices.
 """
 
 import functools
@@ -27,7 +27,10 @@ _original_device = torch._C.TensorBase.device
 
 
 def install() -> None:
-    """Wrap, for good. PrivateUse1 must have its name, and `device_names.install` been called."""
+    """Installs the wrappers permanently.
+
+    PrivateUse1 must have its name, and `device_names.install` must have been called.
+    """
     _wrap_functions()
     _wrap_tensor()
     _wrap_storage()
@@ -36,13 +39,13 @@ def install() -> None:
 
 
 def _with_device(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its keyword `device` handed on as the true one."""
+    """Wraps a function whose keyword `device` is translated."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if "device" in kwargs:
             kwargs["device"] = to_remote(kwargs["device"])
-        # Pages are pinned at the acceptor, where its device reads them.
+        # The acceptor pins the memory that its device reads.
         kwargs.pop("pin_memory", None)
         return function(*args, **kwargs)
 
@@ -50,7 +53,7 @@ def _with_device(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_any_device(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for functions that take it by position too."""
+    """Wraps a function that takes a device as keyword or positional argument."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -64,7 +67,7 @@ def _with_any_device(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _to(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`Tensor.to`, where a number too is a device."""
+    """Wraps `Tensor.to`, where a number is also a device."""
 
     @functools.wraps(function)
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +81,7 @@ def _to(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_functions() -> None:
-    """Every function of torch's own namespaces whose schema has a device, and those that torch writes by hand."""
+    """Wraps every function of torch's own namespaces whose schema has a device, and the functions in `_BY_HAND`."""
     takers = {
         schema.name.removeprefix("aten::")
         for schema in torch._C._jit_get_all_schemas()
@@ -97,7 +100,7 @@ def _wrap_functions() -> None:
     for name in torch.signal.windows.__all__:
         _replace(torch.signal.windows, name, _with_device(getattr(torch.signal.windows, name)))
     torch.Tensor.to = _to(torch.Tensor.to)
-    # Classes of tensors that hold others, as the jagged ones, are on the device of what they hold.
+    # Tensor classes that contain other tensors, such as jagged ones, are on the device of their contents.
     torch.Tensor._make_wrapper_subclass = staticmethod(_with_any_device(torch.Tensor._make_wrapper_subclass))
     torch.nn.Module.to_empty = _with_device(torch.nn.Module.to_empty)
     for name in ("nested_tensor", "as_nested_tensor"):
@@ -105,7 +108,8 @@ def _wrap_functions() -> None:
 
 
 def _not_nested(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch makes nested tensors of torch.strided past all kernels: the first that would be asked is what uses one."""
+    """Refuses nested tensors with layout torch.strided. torch makes them without calling kernels, so a kernel could
+    refuse only their use."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -118,7 +122,7 @@ def _not_nested(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Put a wrapper in the place of a function; TorchScript still finds the operator behind it."""
+    """Replaces a function by a wrapper. TorchScript still finds the operator."""
     before = getattr(owner, name)
     operator = torch.jit._builtins._find_builtin(before) if owner is not torch.Tensor else None
     if operator is not None:
@@ -155,7 +159,7 @@ def _wrap_tensor() -> None:
         return type_of(self, dtype, non_blocking, **kwargs)
 
     torch.Tensor.type = type_
-    # What torch allows of parameters that have no shape yet, it looks up by the functions themselves.
+    # torch recognises the functions that it allows on uninitialised parameters by identity.
     allowed = torch.nn.parameter.UninitializedTensorMixin._allowed_methods
     allowed.extend([getattr(torch.Tensor, name) for name in ("to", *state.names)])
 
@@ -177,7 +181,7 @@ def _mover(name: str) -> Callable[..., Any]:
 
 
 def _wrap_storage() -> None:
-    """Storages tell the script's name, and move by way of a tensor over their bytes."""
+    """Makes storages answer with the script's name, and move as a tensor over their bytes."""
     storage = torch.UntypedStorage
     base = torch._C.StorageBase
     true_of = base.device
@@ -231,20 +235,21 @@ def _storage_to(storage: Any, name: str, device: Any = None, non_blocking: bool 
 
 
 def _bytes_of(storage: Any) -> Any:
-    """A tensor of bytes over the whole storage."""
+    """Returns a tensor of bytes over the whole storage."""
     device = NAME if storage.device.type in state.names else storage.device
     tensor = torch.empty(0, dtype=torch.uint8, device=device)
     return tensor.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 def _wrap_moves() -> None:
-    """Parameters that move stay the same objects, as on CUDA: those that modules share, and those that optimizers have.
+    """Keeps parameters the same objects when they move, as on CUDA: modules share them, and optimizers refer to them.
 
-    torch gives a parameter other data only where both devices' tensors are of one kind, and makes a new one otherwise.
+    torch itself sets a parameter's data only if both devices use the same kind of tensor, and otherwise makes a new
+    one.
     """
     apply = torch.nn.Module._apply
     original = torch.__future__.get_swap_module_params_on_conversion
-    # torch's own setting is one for all threads, of which others may move modules too.
+    # torch's own setting is shared by all threads, and other threads may also move modules.
     swapping = threading.local()
 
     @functools.wraps(original)
@@ -258,7 +263,7 @@ def _wrap_moves() -> None:
         try:
             return apply(self, fn, recurse)
         except RuntimeError as error:
-            # A graph or a weak reference has it.
+            # The autograd graph or a weak reference refers to the parameter.
             if "Couldn't swap" not in str(error):
                 raise
         finally:
@@ -269,7 +274,7 @@ def _wrap_moves() -> None:
     def _apply(self: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
         lazy = {name: type(each) for name, each in self._parameters.items() if torch.nn.parameter.is_lazy(each)}
         moved = move(self, fn, recurse)
-        # Other data makes a parameter of them, which would have a shape.
+        # Setting the data turns a lazy parameter into an ordinary one, which would have a shape.
         for name, kind in lazy.items():
             self._parameters[name].__class__ = kind
         return moved
@@ -279,7 +284,7 @@ def _wrap_moves() -> None:
 
 
 def _wrap_default_device() -> None:
-    """`set_default_device`, `with torch.device("cuda"):` and what asks for the default."""
+    """Wraps `set_default_device`, `with torch.device("cuda"):`, and functions that return the default device."""
     enter = _device.DeviceContext.__init__
 
     @functools.wraps(enter)

@@ -1,4 +1,4 @@
-"""Which operation a batch ends with: for the sentence that says that the acceptor is gone."""
+"""Finds the last operation of a batch, for the error message of a lost acceptor."""
 
 import struct
 from collections.abc import Iterable
@@ -16,8 +16,9 @@ _FIXED = {
 
 
 def last_operation(batch: bytes, known: Iterable[bytes]) -> str:
-    """The last operation in a batch, as `aten::add.Tensor`; "" where there is none. `known` are the entries of
-    templates.
+    """Returns the last operation in a batch, such as `aten::add.Tensor`; "" if there is none.
+
+    `known`: the entries of all templates.
     """
     templates = {template.number: template for template in map(_template, known)}
     at, found = codec.BATCH.size, ""

@@ -1,8 +1,8 @@
-"""Ctrl-C while torch's own code runs: KeyboardInterrupt is raised when that has returned.
+"""Delays KeyboardInterrupt on Ctrl-C while torch's C++ code runs, until that code has returned.
 
-For each result that autograd follows torch asks the device guard for its stream, which is Python's to answer, in a C++
-function that lets no exception through: one there ends the process (std::terminate, torch 2.15). Python looks for
-signals on that way too.
+For each result that autograd tracks, torch asks the device guard for its stream. The guard is Python code, called from
+a C++ function that allows no exceptions: an exception there aborts the process (std::terminate, torch 2.15). Python may
+also run signal handlers at that point.
 """
 
 import ctypes
@@ -17,18 +17,18 @@ from typing import Any, Final
 
 from remotegpu_offload.wire import interrupts
 
-# Without the module's enums, which take longer than the rest of a flush.
+# The C module without the enums of `signal`, which take longer than the rest of a flush.
 _signal: Final[Any] = importlib.import_module("_signal")
 _SIGINT: Final = int(signal.SIGINT)
 _AGAIN_SECONDS: Final = 0.001
 _DEEPEST: Final = 64
 _TORCH: Final = ("libtorch", "libc10")
-# What is on the way from this handler to whatever it has interrupted.
+# Libraries on the stack between this handler and the interrupted code.
 _PYTHON: Final = ("python", "libpython", "_ctypes", "libffi", "libc.so", "libc-", "libgcc")
 
 
 class _Place(ctypes.Structure):
-    """Dl_info of dladdr(3)."""
+    """The structure Dl_info of dladdr(3)."""
 
     _fields_ = (
         ("file", ctypes.c_char_p),
@@ -42,7 +42,7 @@ _process: Final = ctypes.PyDLL(None)
 
 
 def watch_cells() -> None:
-    """In a notebook, whose kernel puts Python's own handler back for each cell: `watch` before each."""
+    """Calls `watch` before each cell of a notebook, because the kernel restores Python's own handler for each cell."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is not None:
@@ -54,7 +54,10 @@ def _before_cell(_cell: object) -> None:
 
 
 def watch() -> None:
-    """Handles Ctrl-C if only Python's own handler does. Called often, since that handler may be put back."""
+    """Installs the handler for Ctrl-C if Python's own handler is set.
+
+    Called often, because that handler may be restored.
+    """
     if (
         _signal.getsignal(_SIGINT) is signal.default_int_handler
         and threading.current_thread() is threading.main_thread()
@@ -65,14 +68,14 @@ def watch() -> None:
 def _interrupted(_number: int, _frame: FrameType | None) -> None:
     if not _in_torch():
         raise KeyboardInterrupt
-    # Come again. An asynchronous exception (PyThreadState_SetAsyncExc) would be raised in this very function.
+    # Send the signal again later. PyThreadState_SetAsyncExc would raise the exception in this very function.
     timer = threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
     timer.daemon = True
     timer.start()
 
 
 def _in_torch() -> bool:
-    """Whether what has been interrupted is torch's code rather than Python's."""
+    """Returns whether the signal has interrupted torch's C++ code, and not Python code."""
     frames = (ctypes.c_void_p * _DEEPEST)()
     for address in frames[: _process.backtrace(frames, _DEEPEST)]:
         place = _Place()

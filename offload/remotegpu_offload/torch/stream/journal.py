@@ -1,5 +1,7 @@
-"""Batches that were sent since the acceptor's state was last saved here. With state and journal, another acceptor can
-take the place of a lost one."""
+"""The batches that were sent since the acceptor's state was last saved.
+
+With both, a new acceptor can replace a lost one.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -22,7 +24,7 @@ class Sent(NamedTuple):
 
 
 class Journal:
-    """Batches by number, without gaps. Its owner makes sure that only one thread adds."""
+    """The sent batches by number, without gaps. Only one thread at a time may call `add`."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.sent: list[Sent] = []
@@ -31,7 +33,7 @@ class Journal:
         self._bytes = 0
 
     def add(self, number: int, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
-        """Adds a batch. Its buffers are copied where their owner may change them."""
+        """Adds a batch. Copies buffers that their owner may change."""
         then = header.get("then")
         if then not in CHANGING:
             own = int(header.get("own", 0))

@@ -1,5 +1,4 @@
-"""The way from the facade to the session: opened when the program first needs the device, never in a child that was
-forked afterwards."""
+"""Connects replaced functions of torch to the session: opens it at the program's first use, never in a forked child."""
 
 import contextlib
 import os
@@ -19,12 +18,12 @@ from remotegpu_offload.wire.peer import Peer
 
 class _Link:
     def __init__(self) -> None:
-        # The process that opened it.
+        # The process id of the process that opened the session.
         self.pid = 0
         self.open: Callable[[], device.Source] | None = None
-        # Set once all headers in `waiting` were sent: a caller that finds it set needs no lock.
+        # Set after all headers in `waiting` were sent, so that a caller that finds it set needs no lock.
         self.remote: device.Remote | None = None
-        # The thread that opens the session holds it. Reentrant, for a signal handler that uses the device in the
+        # Held by the thread that opens the session. Reentrant, because a signal handler may use the device in the
         # meantime.
         self.opening = threading.RLock()
         self.waiting: list[dict[str, Any]] = []
@@ -35,12 +34,12 @@ _link = _Link()
 
 
 def configure(opener: Callable[[], device.Source]) -> None:
-    """Sets how this process gets its session. Called once, before anything else here."""
+    """Sets the function that opens this process's session. Call it once, before any other function of this module."""
     _link.open = opener
 
 
 def forked() -> bool:
-    """Whether this process is a child that was forked from one whose remote device was open."""
+    """Returns whether this process was forked from one whose remote device was open."""
     return _link.remote is not None and os.getpid() != _link.pid
 
 
@@ -49,9 +48,9 @@ def is_open() -> bool:
 
 
 def remote() -> device.Remote:
-    """Returns the device; opens the session at first.
+    """Returns the device; opens the session at the first call.
 
-    Raises OffloadError in a forked child, and whatever opening a session raises.
+    Raises OffloadError in a forked child, and the errors of opening a session.
     """
     if forked():
         raise OffloadError(FORKED)
@@ -72,13 +71,13 @@ def _opened() -> device.Remote:
             _tell(made, header)
         _link.waiting.clear()
     finally:
-        # Also if the connection was lost in the meantime: there is no second device, and its users get the reason.
+        # Also after a lost connection: a process has only one device, and its later uses report the reason.
         _link.pid, _link.remote = os.getpid(), made
     return made
 
 
 def _after_fork() -> None:
-    # The thread that holds the lock does not exist here.
+    # The thread that holds the lock does not exist in the child.
     _link.opening = threading.RLock()
 
 
@@ -91,9 +90,9 @@ def peer() -> Peer:
 
 
 def ask(header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> Message:
-    """Requests an answer of the acceptor, after all operations so far: one round trip.
+    """Sends a request in order after all operations so far, and waits for the answer: one round trip.
 
-    Raises what an operation raised there, LostError when the acceptor is gone.
+    Raises the errors of operations, and LostError if the acceptor is lost.
     """
     stream = remote().stream
     rest = {**header, **_ended()}
@@ -101,13 +100,15 @@ def ask(header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> Message:
 
 
 def tell(header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
-    """Requests something of the acceptor, after all operations so far, without waiting."""
+    """Sends a request in order after all operations so far, without waiting."""
     _tell(remote(), header, buffers)
 
 
 def later(header: dict[str, Any]) -> None:
-    """Does the same as `tell`, but does not open the session: the request is sent when it opens. Nothing in a forked
-    child."""
+    """Sends a request like `tell`, but without opening the session: it is sent when the session opens.
+
+    Does nothing in a forked child.
+    """
     if forked():
         return
     if _link.remote is None:
@@ -119,8 +120,10 @@ def later(header: dict[str, Any]) -> None:
 
 
 def forget(kind: str, number: int) -> None:
-    """Notes that something with an id has ended here, for the next message. Safe in destructors, which may run in the
-    middle of sending."""
+    """Records that an object with an id has ended here, for the next message.
+
+    Safe in destructors, which may run while a message is sent.
+    """
     _link.ended.append((kind, number))
 
 
@@ -131,7 +134,7 @@ def _tell(to: device.Remote, header: dict[str, Any], buffers: Sequence[Buffer] =
 
 def _ended() -> dict[str, Any]:
     ended = []
-    # Destructors and other threads add in the meantime: each entry is taken once.
+    # Destructors and other threads may add entries in the meantime; each entry is taken once.
     while _link.ended:
         with contextlib.suppress(IndexError):
             ended.append(_link.ended.popleft())

@@ -1,8 +1,8 @@
-"""The torch device's half of a moving session: storages, generators and the number of the next batch go to another
+"""The torch device's part of a moving session: moves storages, generators and the next batch number to another
 acceptor.
 
-The program keeps its tensors: they name storages, and those come under the same addresses. Batches that were sent after
-the state was saved are repeated from the journal, so that an acceptor can also take the place of a lost one.
+The program keeps its tensors, because storages keep their addresses. Batches that were sent after the state was saved
+are repeated from the journal, so that a new acceptor can also replace a lost one.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ TOGETHER: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Storage:
-    """A storage's content in pieces, and the addresses that mean it: more than one after it was resized."""
+    """A storage's content in pieces, and its addresses: more than one after the storage was resized."""
 
     addresses: tuple[int, ...]
     nbytes: int
@@ -44,7 +44,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The complete state of the device at an acceptor. `number` is that of the first batch that is not in it."""
+    """The complete state of the device in an acceptor. `number` is the first batch that the state does not contain."""
 
     number: int
     backend: str
@@ -68,10 +68,10 @@ class TorchPart:
             self._stream.journal = Journal()
 
     def holding(self) -> AbstractContextManager[None]:
-        """Returns a context inside which only the calling thread sends operations."""
+        """Returns a context manager; inside it only the calling thread sends operations."""
         return self._stream.holding()
 
-    def save(self, peer: Peer) -> State:  # noqa: ARG002 - the stream has it
+    def save(self, peer: Peer) -> State:  # noqa: ARG002 - the stream knows the peer
         """Fetches the acceptor's state into this process's memory."""
         reply = checked(self._stream.ask("index"))
         found = reply.header
@@ -88,15 +88,15 @@ class TorchPart:
             int(found["threads"]),
         )
         if self._stream.journal is not None:
-            # If this state does not come about, the session is resumed from the one before it.
+            # If saving fails, the session is resumed from the previous state.
             self._stream.journal.forget_before(self._kept_from)
             self._kept_from = state.number
         return state
 
     def load(self, peer: Peer, state: object) -> None:
-        """Gives the state, and the batches since then, to another acceptor.
+        """Sends the state, and the batches after it, to another acceptor.
 
-        Raises LostError when too much was sent since.
+        Raises LostError if more was sent since the state was saved than the journal keeps.
         """
         assert isinstance(state, State)
         journal = self._stream.journal
@@ -132,7 +132,7 @@ class TorchPart:
                 peer.notify(Service.TORCH, sent.header, sent.buffers)
 
     def _fetch(self, wanted: list[tuple[int, int]]) -> list[Buffer]:
-        # Entries that other threads have appended since the index was made are not in it, and come after it.
+        # Entries that other threads have appended since the index was made belong to a later batch.
         return list(checked(self._stream.ask("get_many", {"pieces": wanted}, alone=True)).buffers)
 
 
@@ -162,7 +162,7 @@ def _pieces(index: list[Any], fetch: Callable[[list[tuple[int, int]]], list[Buff
 
 
 class _Loader:
-    """Sends batches to an acceptor that has had none."""
+    """Sends batches to a new acceptor."""
 
     def __init__(self, peer: Peer) -> None:
         self.entries: list[bytes] = []
@@ -189,7 +189,7 @@ class _Loader:
         self._peer.notify(Service.TORCH, {"op": "run", **header}, [body, *buffers, *own])
 
     def finish(self) -> None:
-        """Waits until all of it is there. Raises the first error."""
+        """Waits until the acceptor has executed all batches. Raises the first error."""
         buffers, body = self._batch()
         checked(self._peer.request(Service.TORCH, {"op": "run", "then": "sync"}, [body, *buffers]))
 
@@ -202,13 +202,13 @@ class _Loader:
 
 
 def join(remote: Remote) -> None:
-    """Lets the device move with its session, where the source of its connection is one."""
+    """Makes the device a part of its session, if the connection's source is a session."""
     register = getattr(remote.source, "register", None)
     if register is None:
         return
     keeps = bool(getattr(remote.source, "keeps", False))
     register(TorchPart(remote, keeps=keeps))
     if keeps:
-        # There is something to resume from at once.
+        # Saves a first state at once, so that the session can always be resumed.
         with contextlib.suppress(LostError):
             remote.source.snapshot()  # type: ignore[attr-defined] # a session

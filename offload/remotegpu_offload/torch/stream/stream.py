@@ -1,8 +1,8 @@
-"""The client's end of the stream of operations: appended entries travel in batches and in order, without waiting.
+"""The client's end of the stream of operations: sends appended entries in batches and in order, without waiting.
 
-A batch leaves when something needs an answer, at 64 entries, at 256 KiB, or when 200 us have passed; the first entry of
-a stream that was idle leaves at once, so that the acceptor begins while the client runs. Batches carry numbers, because
-several threads of the program may send: the acceptor executes them in the order of the numbers.
+A batch is sent when a request needs an answer, at 64 entries, at 256 KiB, or after 200 us. The first entry after an
+idle time is sent at once, so that the acceptor works while the client continues. Batches carry numbers, because several
+threads of the program may send: the acceptor executes the batches in the order of the numbers.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from remotegpu_offload.wire.peer import Peer
 ENTRIES: Final = 64
 BYTES: Final = 256 << 10
 IDLE_S: Final = 200e-6
-# Number of remembered batches: some hold no operation, because they only free.
+# How many batches are searched for the last operation: some contain none, because they only free storages.
 _REMEMBERED: Final = 64
 
 FORKED: Final = (
@@ -34,38 +34,39 @@ FORKED: Final = (
 
 
 class _Carrying(bytes):
-    """An entry with the bytes that follow its batch: one object, for the garbage collector may run other operations
-    between any two steps (Python 3.12).
+    """An entry together with the data that follows its batch.
+
+    It is one object, because the garbage collector may run other operations between any two steps (Python 3.12).
     """
 
     data: Buffer
 
 
 class Stream:
-    """`peer` is called for each message, because a session may move to another acceptor.
+    """The stream of operations. `peer` is called for each message, because a session may move to another acceptor.
 
-    Appending to `entries` is all that an operation does; a list's append is atomic, also for the garbage collector,
-    which frees.
+    An operation only appends to `entries`. Appending to a list is atomic, also for the garbage collector, which appends
+    entries that free storages.
     """
 
     def __init__(self, peer: Callable[[], Peer]) -> None:
         self.entries: list[bytes] = []
         self.append = self.entries.append
-        # Whether the next entry should leave at once.
+        # Whether the next entry should be sent at once.
         self.idle = True
         self.operations = 0
         self.batches = 0
         self.bytes = 0
-        # The last batches that were not empty, and the templates that describe their entries.
+        # The last batches with entries, and the templates that describe these entries.
         self._last: deque[bytes] = deque(maxlen=_REMEMBERED)
         self.known: Callable[[], Sequence[bytes]] = tuple
-        # Sent batches, if another acceptor is to take the place of a lost one.
+        # The sent batches, if another acceptor can replace a lost one; otherwise None.
         self.journal: Journal | None = None
         self._peer = peer
         self._buffered = 0
-        # Reentrant, since a destructor may run operations in the middle of sending.
+        # Reentrant, because a destructor may run operations while a batch is sent.
         self._lock = threading.RLock()
-        # How many threads wait for an answer.
+        # The number of threads that wait for an answer.
         self._asking = 0
         self._asked = threading.Condition()
         self._wake = threading.Event()
@@ -73,7 +74,7 @@ class Stream:
         self._sender: threading.Thread | None = None
 
     def flush(self) -> None:
-        """Sends the entries so far. Raises LostError when the acceptor is gone."""
+        """Sends all entries. Raises LostError if the acceptor is lost."""
         self._say({"op": "run"})
         if not self._wake.is_set():
             self._awake()
@@ -81,12 +82,10 @@ class Stream:
     def ask(
         self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = (), *, alone: bool = False
     ) -> Message:
-        """Sends the entries so far; when all of them have been executed, the acceptor does `then`: one round trip.
+        """Sends all entries with the request `then`, which the acceptor executes after them. Waits: one round trip.
 
-        `alone` leaves the entries for later: only what was sent before is executed.
-
-        The reply may carry an operation's error: `errors.checked` raises it. Raises LostError when the acceptor is
-        gone.
+        `alone` leaves the entries for later: the request follows only earlier batches. The reply may carry an
+        operation's error; `errors.checked` raises it. Raises LostError if the acceptor is lost.
         """
         self.idle = False
         peer = self._reach()
@@ -106,7 +105,7 @@ class Stream:
                     except LostError as error:
                         if self.journal is None:
                             raise self._named(error) from None
-                    # If another acceptor has executed the batch already, only the request for the answer is sent.
+                    # If another acceptor has executed the batch already, it only answers the request.
                     peer = self._reach()
             finally:
                 with self._asked:
@@ -114,13 +113,17 @@ class Stream:
                     self._asked.notify_all()
 
     def tell(self, then: str, header: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()) -> None:
-        """Sends like `ask`, but does not wait: an error is reported at the next answer. Raises LostError when the
-        acceptor is gone."""
+        """Sends like `ask`, but does not wait: the next answer reports an error.
+
+        Raises LostError if the acceptor is lost.
+        """
         self._say({"op": "run", "then": then, "own": len(buffers), **(header or {})}, buffers, always=True)
 
     def put(self, entry: bytes, data: Buffer, *, snapshot: bool) -> None:
-        """Appends an entry with bytes. They are read before this returns; `snapshot` says that they may change while
-        they wait."""
+        """Appends an entry with data.
+
+        `snapshot`: the data may change after this returns, so small data is copied, and large data is sent at once.
+        """
         size = len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
         small = size < BYTES
         carrying = _Carrying(entry)
@@ -134,7 +137,7 @@ class Stream:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Lets only the calling thread send inside it; no thread waits for an answer."""
+        """Lets only the calling thread send inside it. Waits until no other thread waits for an answer."""
         with self._lock:
             with self._asked:
                 self._asked.wait_for(lambda: not self._asking)
@@ -146,14 +149,16 @@ class Stream:
         self._wake.set()
 
     def abandon(self) -> None:
-        """In a forked child: forbids sending, which becomes an OffloadError, and replaces locks that threads of the
-        parent may hold."""
+        """Disables the stream in a forked child: sending raises OffloadError.
+
+        Replaces locks that the parent's threads may hold.
+        """
         self._peer = _nobody
         self._lock = threading.RLock()
         self._asking, self._asked = 0, threading.Condition()
         self._sender = None
         self._wake = threading.Event()
-        # Every operation fails at once, not only those that need an answer: there is no device.
+        # Every operation must fail at once, and not only those that need an answer, because there is no device.
         self.idle = True
         self.entries.clear()
 
@@ -165,7 +170,7 @@ class Stream:
             raise self._named(error) from None
 
     def _named(self, error: LostError) -> LostError:
-        """Returns the same error with the name of the operation that was sent last."""
+        """Returns the error with the name of the operation that was sent last."""
         known = self.known()
         names = (last_operation(batch, known) for batch in reversed(list(self._last)))
         name = next(filter(None, names), "")
@@ -195,8 +200,10 @@ class Stream:
             self._tell_another(header, buffers)
 
     def _tell_another(self, header: dict[str, Any], buffers: Sequence[Buffer]) -> None:
-        """Sends the message to the acceptor that takes the place of a lost one; it does no harm if the journal has sent
-        it already."""
+        """Sends the message to the acceptor that replaces a lost one.
+
+        The journal may have sent it already, which does no harm.
+        """
         while True:
             peer = self._reach()
             with contextlib.suppress(LostError):
@@ -204,11 +211,11 @@ class Stream:
                 return
 
     def _take(self, *, always: bool = False) -> list[Buffer] | None:
-        """Returns the entries so far as the buffers of a batch, or None when there are none."""
+        """Returns the entries as the buffers of a batch; None if there are none."""
         count = len(self.entries)
         if not count and not always:
             return None
-        # Other threads only append, so the entries before stay in place.
+        # Other threads only append, so the first entries keep their places.
         taken = self.entries[:count]
         del self.entries[:count]
         self._buffered = 0
@@ -217,7 +224,7 @@ class Stream:
         return [*self._number(b"".join(taken)), *data]
 
     def _number(self, entries: bytes) -> list[Buffer]:
-        """Makes a batch of these entries. With the lock."""
+        """Makes a batch of these entries. The caller holds the lock."""
         body = BATCH.pack(self.batches) + entries
         if entries:
             self._last.append(body)
@@ -226,7 +233,7 @@ class Stream:
         return [body]
 
     def _awake(self) -> None:
-        """Wakes the sender, which watches what is appended from now on."""
+        """Wakes the sender thread, which watches for new entries from then on."""
         if self._sender is None:
             self._sender = threading.Thread(target=self._look, name="remotegpu torch sender", daemon=True)
             self._sender.start()
@@ -237,13 +244,13 @@ class Stream:
             self._wake.wait()
             time.sleep(IDLE_S)
             if self.entries:
-                # A thread that needs an answer gets the error of the lost acceptor.
+                # A thread that needs an answer will get the error of the lost acceptor itself.
                 with contextlib.suppress(OffloadError):
                     self.flush()
                 continue
             self._wake.clear()
             self.idle = True
-            # Appended after the check, by a thread that did not yet see that the stream is idle.
+            # An entry may be appended after the check, by a thread that does not yet see that the stream is idle.
             if self.entries:
                 self._wake.set()
 

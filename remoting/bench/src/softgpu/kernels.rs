@@ -1,11 +1,11 @@
-//! The measured kernels: arithmetic alone, diverging loops, memory alone, and shared memory with barriers.
+//! The measured kernels: arithmetic only, diverging loops, memory only, and shared memory with barriers.
 
 use std::ffi::CString;
 
 use super::ptx::{self, Piece};
 use crate::samples::noise;
 
-/// Whether a kernel's output is what it must be.
+/// A function that checks a kernel's output.
 type Check = Box<dyn Fn(&[u8]) -> bool>;
 
 pub struct Workload {
@@ -14,7 +14,7 @@ pub struct Workload {
     pub block: [u32; 3],
     pub input: Vec<u8>,
     pub output_bytes: usize,
-    /// Parameters behind the two addresses.
+    /// The parameters after the two addresses.
     pub numbers: Vec<u64>,
     pub is_right: Check,
     declarations: &'static str,
@@ -31,13 +31,13 @@ impl Workload {
     }
 }
 
-/// All of them; smaller ones if `quick`.
+/// Returns all workloads; smaller ones with `quick`.
 pub fn all(quick: bool) -> Vec<Workload> {
     let part = if quick { 4 } else { 1 };
     vec![fma(1024 / part), mandelbrot(1024 / part), vector_add((4 << 20) / part), matmul(512 / part)]
 }
 
-/// `%i`: the thread's index in the grid, `%in` and `%out` the addresses.
+/// Sets `%i` to the thread's index in the grid, and `%in` and `%out` to the addresses.
 const INDEX: &str = "
     ld.param.u64 %in, [in];
     ld.param.u64 %out, [out];
@@ -59,12 +59,12 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]])).collect()
 }
 
-/// Small whole numbers, whose sums of products are exact in any order.
+/// Returns small whole numbers. Sums of their products are exact in any order.
 fn small_floats(count: usize) -> Vec<u8> {
     noise(count).iter().flat_map(|byte| f32::from(byte % 8).to_ne_bytes()).collect()
 }
 
-/// Four chains of fused multiply-adds in every thread.
+/// A kernel with four chains of fused multiply-adds in every thread.
 fn fma(turns: u32) -> Workload {
     const UNROLLED: u32 = 8;
     const THREADS: u32 = 65536;
@@ -117,10 +117,10 @@ fn fma(turns: u32) -> Workload {
     }
 }
 
-/// The most turns of the diverging loop.
+/// The maximum number of iterations of the diverging loop.
 const LIMIT: u32 = 256;
 
-/// How many turns the point takes; rounds exactly as the kernel.
+/// Returns the number of iterations for a point, with the same rounding as the kernel.
 fn escape_turns(x: u32, y: u32, step: f32) -> u32 {
     let (cx, cy) = ((x as f32).mul_add(step, -2.0), (y as f32).mul_add(step, -1.5));
     let (mut zx, mut zy, mut turns) = (0f32, 0f32, 0);
@@ -135,7 +135,8 @@ fn escape_turns(x: u32, y: u32, step: f32) -> u32 {
     }
 }
 
-/// The Mandelbrot set on a square: neighbours leave the loop after different numbers of turns.
+/// A kernel that computes the Mandelbrot set on a square. Neighbouring threads leave the loop after different numbers
+/// of iterations.
 fn mandelbrot(side: u32) -> Workload {
     let step = 3.0 / side as f32;
     let expected: Vec<u32> = (0..side).flat_map(|y| (0..side).map(move |x| escape_turns(x, y, step))).collect();
@@ -189,7 +190,7 @@ fn mandelbrot(side: u32) -> Workload {
     }
 }
 
-/// One element a thread, as compilers write it.
+/// A kernel that adds two vectors, one element for each thread, in the form that compilers generate.
 fn vector_add(count: u32) -> Workload {
     let threads = u64::from(count);
     let input = small_floats(2 * count as usize);
@@ -225,7 +226,7 @@ fn vector_add(count: u32) -> Workload {
     }
 }
 
-/// A square matrix times itself, by tiles in shared memory that all threads of a block wait for.
+/// A kernel that multiplies a square matrix by itself. All threads of a block wait for tiles in shared memory.
 fn matmul(side: u32) -> Workload {
     const TILE: u32 = 16;
     let (n, tiles) = (u64::from(side), u64::from(side / TILE));

@@ -1,8 +1,8 @@
-//! How fast the software GPU executes: lane-instructions (one PTX instruction on one active thread) per second of
-//! processor time, which does not depend on how many cores there are or who else uses them.
+//! The speed of the software GPU in lane-instructions (one PTX instruction on one active thread) per second of
+//! processor time. This unit does not depend on the number of cores or on other load.
 //!
-//! `kernels` has the workloads with their results, and `ptx` the pieces that they are made of. Called by `main`. It
-//! only calls the driver's interface, and knows nothing of the interpreter.
+//! `kernels` defines the workloads and checks their results; `ptx` assembles and counts their instructions. `main`
+//! calls this module. It uses only the driver's interface and must not depend on the interpreter.
 
 mod kernels;
 mod ptx;
@@ -19,7 +19,7 @@ use kernels::Workload;
 /// Runs every workload, checks its result, and prints one JSON object.
 ///
 /// # Errors
-/// A driver that fails, or computes something else.
+/// If the driver fails, or if a result is wrong.
 pub fn measure(options: &Options) -> Result<(), String> {
     let driver = Driver::load(&options.library)?;
     let session = driver.start()?;
@@ -36,7 +36,7 @@ pub fn measure(options: &Options) -> Result<(), String> {
 struct Speed {
     /// 10^9 lane-instructions per second of processor time.
     per_core: f64,
-    /// Processor time per time on the wall.
+    /// Processor time divided by elapsed time.
     cores: f64,
 }
 
@@ -48,7 +48,7 @@ fn run(session: &Session, workload: &Workload, options: &Options) -> Result<Spee
     session.to_device(input, &workload.input)?;
     let mut parameters = vec![input, output];
     parameters.extend(&workload.numbers);
-    // Once so that memory is there and the code is warm.
+    // One run before the measurement allocates memory and warms the caches.
     launch(session, &kernel, workload, &parameters)?;
     let (mut per_core, mut cores) = (Vec::new(), Vec::new());
     for _ in 0..options.repeat(7).times {

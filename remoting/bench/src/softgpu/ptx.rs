@@ -1,8 +1,8 @@
-//! Kernels in pieces, so that what they execute can be counted.
+//! Kernels in pieces whose executed instructions can be counted.
 
 use std::ffi::CString;
 
-/// A stretch of PTX and how often one launch executes each of its instructions, summed over all threads.
+/// A part of a kernel's PTX. In one launch all threads together execute each of its instructions `executions` times.
 pub struct Piece {
     pub text: String,
     pub executions: u64,
@@ -14,7 +14,7 @@ impl Piece {
     }
 }
 
-/// Instructions in a piece: statements that are no directives.
+/// Returns the number of instructions in a piece: statements that are not directives.
 fn instructions(text: &str) -> u64 {
     let statements = text.split(';').map(|part| part.rsplit(':').next().unwrap_or_default().trim());
     statements.filter(|part| !part.is_empty() && !part.starts_with('.')).count() as u64
@@ -24,7 +24,7 @@ pub fn lane_instructions(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| instructions(&piece.text) * piece.executions).sum()
 }
 
-/// A module with one kernel `k(in, out, numbers...)`.
+/// Returns a module with one kernel `k(in, out, numbers...)`.
 pub fn module(declarations: &str, numbers: usize, pieces: &[Piece]) -> CString {
     let parameters: String = (0..numbers).map(|index| format!(", .param .u32 n{index}")).collect();
     let body: String = pieces.iter().map(|piece| piece.text.as_str()).collect();

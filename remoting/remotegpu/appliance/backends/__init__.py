@@ -1,6 +1,6 @@
 """Back ends, one for each kind of GPU: NVIDIA's (`cuda`), and GPUs made of CPU or null GPUs (`software`).
 
-`base` is their interface: the driver, how much of a GPU leases can have, its readings and its health. `xids` says what
-an error of NVIDIA's driver means for a shared GPU. Called by the start of the appliance and by `gpus`. A back end knows
-GPUs and drivers, but no tenant.
+`base` is their interface: the driver, the shareable memory of a GPU, its readings and its health. `xids` classifies
+errors of NVIDIA's driver by their effect on a shared GPU. The start of the appliance and `gpus` call back ends. A back
+end knows GPUs and drivers, but no tenant.
 """

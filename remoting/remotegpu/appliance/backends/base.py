@@ -7,12 +7,12 @@ from typing import Protocol
 
 
 class BackendError(Exception):
-    """There is no usable driver or GPU; the message says why."""
+    """Raised if there is no usable driver or GPU. The message has the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """NVML's present figures of a GPU; None is not available."""
+    """Current readings of a GPU from NVML. None means not available."""
 
     gpu_utilization_percent: int | None = None
     memory_utilization_percent: int | None = None
@@ -29,18 +29,18 @@ class Readings:
 
 
 class Backend(Protocol):
-    """One kind of GPUs. GPUs are named by their UUID text ("GPU-...")."""
+    """One kind of GPUs. Each method names a GPU by the text of its UUID ("GPU-...")."""
 
     name: str
     driver: Path
     driver_release: str
-    opens_files: bool  # the driver opens files after its start too, for compiling
-    computes: bool  # a null GPU runs no kernel
+    opens_files: bool  # whether the driver opens files after its start too, to compile kernels
+    computes: bool  # False for a null GPU, which runs no kernel
 
     def environment(self, overhead_bytes: int) -> Mapping[str, str]:
-        """Returns the variables by which workers and self-test find driver and GPUs.
+        """Returns the environment variables with which workers and self-test find driver and GPUs.
 
-        A context takes `overhead_bytes`.
+        `overhead_bytes` is the memory of one context.
         """
 
     def shareable(self, uuid: str, total_bytes: int, overhead_bytes: int, sessions: int) -> int:
@@ -49,15 +49,15 @@ class Backend(Protocol):
     def readings(self, uuid: str) -> Readings: ...
 
     def problem(self, uuid: str) -> str:
-        """Returns why the GPU should take nothing new; empty if it is healthy."""
+        """Returns the reason why the GPU should get no new lease; empty if it is healthy."""
 
     def tells_recovery(self, uuid: str) -> bool:
-        """Whether `problem` reports for this GPU that a reset is still to come."""
+        """Whether `problem` can report for this GPU that it needs a reset."""
 
     def follow_xids(self, tell: Callable[[str, int], None]) -> str:
-        """Calls `tell` with each XID, (UUID, number), from any thread until `close`.
+        """Calls `tell(uuid, number)` for each XID, from any thread, until `close`.
 
-        Returns why some GPU is not followed; empty if all are.
+        Returns the reason why a GPU is not watched; empty if all GPUs are.
         """
 
     def close(self) -> None: ...

@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Final
 
 _STAT: Final = Path("/proc/stat")
-# The kernel counts in hundredths of a second; shorter spans say little.
+# The kernel counts in hundredths of a second, so a shorter interval is too inexact.
 _LEAST_SECONDS: Final = 0.2
 
 
 def busy_and_all(stat: str) -> tuple[int, int]:
-    """Parses /proc/stat: returns the ticks that all CPUs worked, and all their ticks, since the machine started."""
+    """Parses /proc/stat: returns the busy ticks and all ticks of all CPUs together since the machine started."""
     user, nice, system, idle, iowait, irq, softirq, steal = map(int, stat.split(maxsplit=9)[1:9])
     work = user + nice + system + irq + softirq + steal
     return work, work + idle + iowait
 
 
 class CpuUsage:
-    """Measures between two calls of `percent`, from any thread."""
+    """Measures the load of the CPUs between two calls of `percent`. Any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -41,15 +41,15 @@ class CudaBackend:
             raise BackendError(f"NVML does not start: {error}; is the NVIDIA driver loaded?") from None
         self.driver_release = _text(pynvml.nvmlSystemGetDriverVersion())
         self._handles = dict(_devices())
-        # Memory that other programs use at the start is not ours to share.
+        # Memory that other programs use at the start cannot be shared.
         self._used_before = {uuid: _memory_used(handle) or 0 for uuid, handle in self._handles.items()}
         self._events: XidEvents | None = None
 
     def environment(self, overhead_bytes: int) -> dict[str, str]:
-        """Finds the driver's helper libraries next to it; a common cache keeps no tenant's compiled kernels."""
+        """Lets workers find the driver's helper libraries, and disables the kernel cache that tenants would share."""
         del overhead_bytes
         environment = {"LD_LIBRARY_PATH": str(self.driver.parent), "CUDA_CACHE_DISABLE": "1"}
-        # The GPUs that the appliance shares at all. Each worker gets a list of its own instead.
+        # Limits the appliance to these GPUs. Each worker gets its own list instead.
         if (visible := os.environ.get(VISIBLE_DEVICES_ENV)) is not None:
             environment[VISIBLE_DEVICES_ENV] = visible
         return environment
@@ -128,7 +128,7 @@ def find_driver(excluded: Path) -> Path:
 
 
 def _known_to_the_loader() -> list[Path]:
-    """Returns the paths in the output of `ldconfig -p`, whose lines are "libcuda.so.1 (libc6,x86-64) => /path"."""
+    """Returns paths of libcuda.so.1 from `ldconfig -p`, whose lines are "libcuda.so.1 (libc6,x86-64) => /path"."""
     try:
         listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
     except OSError:
@@ -149,7 +149,7 @@ def _memory_used(handle: Any) -> int | None:
 
 
 def _recovery_action(handle: Any) -> int | None:
-    """Returns an NVML_GPU_RECOVERY_ACTION, 0 for none; None: this driver does not say."""
+    """Returns the NVML_GPU_RECOVERY_ACTION, 0 for none; None if this driver does not report it."""
     fields = _supported(lambda: pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]))
     if fields is None or fields[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None
@@ -158,7 +158,7 @@ def _recovery_action(handle: Any) -> int | None:
 
 
 def _supported(question: Callable[[], Any]) -> Any:
-    """Returns the answer; None if this GPU or driver has none. Raises NVMLError for any other error."""
+    """Returns the answer of NVML; None if this GPU or driver does not support it. Raises NVMLError for other errors."""
     try:
         return question()
     except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):

@@ -1,4 +1,4 @@
-"""XIDs as NVML reports them, in a thread of its own."""
+"""Reads XIDs from NVML in a thread of its own."""
 
 import ctypes
 import logging
@@ -10,12 +10,15 @@ import pynvml
 
 _log = logging.getLogger(__name__)
 
-# How long the appliance's end may have to wait for the thread.
+# The longest time that `close` waits for the thread.
 _WAIT_MILLISECONDS: Final = 500
 
 
 class XidEvents:
-    """Reports every XID of these GPUs, (UUID, number), until it is closed. `unwatched`: why a GPU is not followed."""
+    """Calls `tell(uuid, number)` for every XID of these GPUs, until `close`.
+
+    `unwatched` is the reason why a GPU is not watched; empty if all GPUs are.
+    """
 
     def __init__(self, handles: Mapping[str, Any], tell: Callable[[str, int], None]) -> None:
         self.unwatched = ""
@@ -64,5 +67,5 @@ class XidEvents:
 
 
 def _address(handle: Any) -> int:
-    """Returns the handle's address: the same for a GPU as long as NVML is initialised."""
+    """Returns the address of a handle, which identifies the GPU as long as NVML is initialised."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,4 +1,4 @@
-"""GPUs made of CPU, or null ones: a fixed number and size, each worker process with its own memory."""
+"""Software GPUs and null GPUs, of fixed number and size. Each worker process has GPU memory of its own."""
 
 import hashlib
 import os
@@ -10,12 +10,12 @@ from remotegpu.appliance.backends.base import Readings
 from remotegpu.appliance.backends.cpu_usage import CpuUsage
 from remotegpu.appliance.settings import Settings
 
-# The same slot as the native software GPU's (`remoting/softgpu/src/process/device.rs`).
+# The same PCIe link as the native software GPU's (`remoting/softgpu/src/process/device.rs`).
 _PCIE_GENERATION, _PCIE_WIDTH = 4, 16
 
 
 class SoftwareBackend:
-    # XLA reads three numbers.
+    # Three numbers, because XLA parses three.
     driver_release = "580.0.0"
     opens_files = False
 
@@ -27,7 +27,7 @@ class SoftwareBackend:
         self._usage = CpuUsage()
 
     def environment(self, overhead_bytes: int) -> dict[str, str]:
-        """Sets the memory of shares plus one context, as each process simulates GPUs of its own."""
+        """Sets each GPU's memory to all shares plus one context, since each process simulates GPUs of its own."""
         settings = self._settings
         environment = {
             names.SOFTGPU_DEVICES_ENV: str(settings.gpus),

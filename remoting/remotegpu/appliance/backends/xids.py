@@ -2,9 +2,9 @@
 
 The table follows the immediate action of NVIDIA's catalogue for A100 and newer GPUs, "Analyzing Xid Errors with the Xid
 Catalog" (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), and the XIDs that NVIDIA's device plugin
-ignores (NVIDIA/k8s-device-plugin at 02597b9, internal/rm/health.go: 13, 31, 43, 45, 68, 109). If they differ, or if a
-program can raise an XID at will and a broken GPU raises it too, the GPU's own test decides: a tenant must not be able
-to take a GPU from the others.
+ignores (NVIDIA/k8s-device-plugin at 02597b9, internal/rm/health.go: 13, 31, 43, 45, 68, 109). If the two sources
+differ, or if both a program and a broken GPU can raise an XID, a test of the GPU decides: a tenant must not be able to
+take a GPU from the others.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ _PROGRAM: Final = {
     45: "cleanup after an earlier error",
     68: "video processor exception",
     69: "graphics engine class error",
-    # The driver wants another recovery action than before; it is asked which.
+    # The recovery action changed. The appliance then asks the driver for the new one.
     154: "the recovery action changed",
 }
 _UNFIT: Final = {

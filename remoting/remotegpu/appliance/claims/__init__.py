@@ -1,5 +1,5 @@
-"""Leases in Kubernetes: kept in line with the claims, for pods that authenticate.
+"""Leases in Kubernetes: each claim on this appliance is a lease, for pods that authenticate by a token.
 
-Only `kubernetes` speaks to the API server. `reviews` caches token reviews. Called by the start of the appliance and by
-moves.
+Only `kubernetes` calls the API server. `reviews` caches token reviews. The start of the appliance and `moving` call
+this package.
 """

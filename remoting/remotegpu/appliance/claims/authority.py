@@ -1,4 +1,4 @@
-"""Permissions in Kubernetes: a pod may use the claims that name it as a consumer, the operator sees and drains."""
+"""Permissions in Kubernetes: a pod may use claims that list it as a consumer, the operator may inspect and drain."""
 
 from typing import Final
 
@@ -13,15 +13,15 @@ from remotegpu.appliance.sessions.state import Lease, Session
 from remotegpu.appliance.settings import Kubernetes
 from remotegpu.appliance.shares.claims import Claim
 
-# How far the watch may be behind a pod that the operator has just let start.
+# The longest time by which the watch may lag behind a pod that the operator has just started.
 _WATCH_LAG_SECONDS: Final = 0.3
-# Sessions of an ended lease are killed after two seconds; then their memory is free.
+# The wait for memory of an ended lease, whose sessions are killed after two seconds.
 _FREEING_SECONDS: Final = 4.0
 _SHOWN: Final = 64
 
 
 def audiences(ours: Kubernetes) -> tuple[str, ...]:
-    """Returns the audiences of tokens that an appliance accepts: the operator's for it alone, then those of pods."""
+    """Returns the audiences that the appliance accepts: first that of the operator's token, then those of pods."""
     pools = (pool_audience(ours.pool),) if ours.pool else ()
     return (appliance_audience(ours.name), *pools, AUDIENCE)
 
@@ -57,7 +57,7 @@ class ClaimAuthority:
         if identity.account != self._operator:
             message = f"only the operator's account {self._operator} may do this"
             raise _refuse(grpc.StatusCode.PERMISSION_DENIED, message, who=identity)
-        # The previous release's operator has no token for this appliance alone. A rollback must not lock it out.
+        # An operator of the previous release has only the general token. A rollback must not lock it out.
         if identity.audiences.isdisjoint((self._own_audience, AUDIENCE)):
             message = f"the operator's token is not for this appliance: it wants one with audience {self._own_audience}"
             raise _refuse(grpc.StatusCode.UNAUTHENTICATED, message, who=identity)
@@ -67,7 +67,7 @@ class ClaimAuthority:
         return None
 
     async def tenant(self, caller: Caller, lease_id: str, secret: str) -> Tenant:
-        """Makes cheap checks first: no stranger can make us ask the API server without naming a claim that is here."""
+        """Makes cheap checks first: no call reaches the API server unless it names a claim of this appliance."""
         del secret
         if moved := self._claims.moved(lease_id):
             await self._consumer(caller, lease_id, lease_id)

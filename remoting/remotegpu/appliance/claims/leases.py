@@ -1,4 +1,4 @@
-"""Keeps leases in line with claims: each claim that is allocated here is a lease, and nothing else is."""
+"""Keeps leases equal to claims: each claim that is allocated to this appliance has a lease, and there are no others."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ Object = Mapping[str, Any]
 
 
 class ClaimLeases:
-    """Receives every claim of the cluster. While the API server is away, the last known state stays valid."""
+    """Receives every claim of the cluster. While the API server does not answer, the last known state stays valid."""
 
     def __init__(self, appliance: str, leases: Leases, suspensions: Suspensions, gpus: Sequence[PhysicalGpu]) -> None:
         self._appliance = appliance
@@ -30,7 +30,7 @@ class ClaimLeases:
         self._suspensions = suspensions
         self._index = {gpu.uuid_text: index for index, gpu in enumerate(gpus)}
         self._claims: dict[str, Claim] = {}  # by the id of their lease
-        # For leases that have moved away: the pods that may learn where.
+        # For each lease that has moved away: the pods that may learn its new place.
         self._users: dict[str, Users] = {}
         self._complained: dict[str, str] = {}
         self._change = asyncio.Event()
@@ -80,11 +80,11 @@ class ClaimLeases:
         return LeasedGpus(gpus, sizes, claim.compute)
 
     def moved(self, lease_id: str) -> RefusalError | None:
-        """Returns the refusal with a moved lease's new place, for a caller who may know it; None if not moved."""
+        """Returns the error that tells a consumer the new place of a moved lease; None if the lease has not moved."""
         return self._leases.moved_to(lease_id)
 
     def users(self, lease_id: str) -> Users | None:
-        """Returns the pods that may use the claim of a lease that is here, or has moved from here."""
+        """Returns the pods that may use the claim of a lease, also of one that has moved away; None if unknown."""
         claim = self._claims.get(lease_id)
         return self._users.get(lease_id) if claim is None else claim.users
 
@@ -100,7 +100,10 @@ class ClaimLeases:
         return self._leases.by_id(lease_id)
 
     async def wait_for(self, look: Callable[[], _T | None], seconds: float) -> _T | None:
-        """Returns the result of `look` now or after a change within `seconds`: the watch may be behind a pod."""
+        """Returns the first result of `look` that is not None, now or after a change; None after `seconds`.
+
+        Callers use it because the watch may lag behind a pod.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while (found := look()) is None:
@@ -131,7 +134,7 @@ class ClaimLeases:
             self._resize(lease, claim)
 
     def _resize(self, lease: Lease, claim: Claim) -> None:
-        """Resizes a lease to its claim. If that fails it keeps its size, and the operator gets `resize_problem`."""
+        """Resizes a lease to its claim. On failure the lease keeps its size, and the operator gets `resize_problem`."""
         if claim.suspended or lease.suspended is not None or lease.arriving:
             return
         lease.resize_problem = ""
@@ -147,13 +150,13 @@ class ClaimLeases:
             self._leases.end(lease_id, why)
 
     def _place(self) -> None:
-        """Makes a lease of each claim that has none. Claims wait for memory that is still being freed."""
+        """Opens a lease for each claim without one. A claim whose memory is still being freed is tried again later."""
         self._to_place = True
         if self._placing:
             return
         self._placing = True
         try:
-            # A resize on the way may leave room for others.
+            # A resize in this loop may leave room for other claims.
             while self._to_place:
                 self._to_place = False
                 self._place_all()
@@ -166,8 +169,8 @@ class ClaimLeases:
             lease = self._leases.by_id(lease_id)
             if lease is not None and lease.resize_problem:
                 self._resize(lease, claim)
-            # A claim that had a lease before this appliance was started has no state to keep. The move itself makes the
-            # lease of a claim that moves, or the lease has left.
+            # A claim that had a lease before this appliance was started has no state to keep. A claim that moves is
+            # skipped: the move itself opens its lease at the destination.
             if claim.suspended or claim.arrives or claim.leaves or lease is not None:
                 continue
             try:

@@ -1,4 +1,4 @@
-"""Token reviews by the API server: cached for a minute, and longer while it does not answer.
+"""A cache of token reviews by the API server: for a minute, and longer while the API server does not answer.
 
 A refusal is cached too, for some seconds.
 """
@@ -17,7 +17,7 @@ from remotegpu.appliance.metrics import Counters
 _FRESH_SECONDS: Final = 60.0
 _REFUSED_SECONDS: Final = 5.0
 _MOST_KEPT: Final = 4096
-# A flood of unknown tokens must not reach the API server, nor keep other callers from asking it.
+# Limits of reviews at a time. A flood of unknown tokens must not reach the API server or block other callers.
 _MOST_AT_A_TIME: Final = 8
 _MOST_OF_PEER: Final = 2
 _MOST_CALLS_OF_PEER: Final = 32
@@ -26,29 +26,29 @@ _ACCOUNT: Final = "system:serviceaccount:"
 
 
 class TokenRefusedError(Exception):
-    """The API server refuses the token; the message says why."""
+    """Raised if the API server refuses the token. The message has the cause."""
 
 
 class UnreachableError(Exception):
-    """The API server gives no answer; the message says why."""
+    """Raised if the API server gives no answer. The message has the cause."""
 
 
 class BusyError(Exception):
-    """Too many calls of one peer wait for the API server; the message names the peer."""
+    """Raised if too many calls of one peer wait for the API server. The message names the peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A service account, and the pod that the token is bound to."""
+    """The owner of a token: a service account, and the pod to which the token is bound."""
 
     user: str
     pod_name: str = ""
     pod_uid: str = ""
-    audiences: frozenset[str] = frozenset()  # our audiences that its token is for
+    audiences: frozenset[str] = frozenset()  # the accepted audiences that the token has
 
     @property
     def account(self) -> str:
-        """NAMESPACE:NAME, or empty for a user of another kind."""
+        """NAMESPACE:NAME of the service account; empty for a user of another kind."""
         return self.user.removeprefix(_ACCOUNT) if self.user.startswith(_ACCOUNT) else ""
 
     @property
@@ -65,17 +65,17 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(slots=True)
 class _Room:
-    """One peer's limits for reviews."""
+    """The reviews of one peer: free places, and calls that wait or run."""
 
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_OF_PEER))
     calls: int = 0
 
 
 class Reviews:
-    """Asks for reviews and caches them. Tokens themselves are not kept.
+    """Asks for reviews and caches the results by a hash of the token. Tokens themselves are not stored.
 
-    `review` raises TokenRefusedError or UnreachableError. `believe_seconds`: how long a confirmed identity is trusted
-    while the API server does not answer. `trouble` says why the last review had no answer; empty if it had one.
+    `review` raises TokenRefusedError or UnreachableError. A confirmed identity is trusted for `believe_seconds` while
+    the API server does not answer. `trouble` is the reason why the last review had no answer; empty if it had one.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Reviews:
         self.trouble = ""
 
     async def identity(self, token: str, peer: str) -> Identity:
-        """Returns the identity of the token in a call from the address `peer`.
+        """Returns the identity of a token that came in a call from the address `peer`.
 
         Raises TokenRefusedError, UnreachableError and BusyError.
         """
@@ -105,7 +105,7 @@ class Reviews:
         if known is not None:
             return known
         async with self._place(peer):
-            # Another call may have got the answer about the same token while this one waited.
+            # Another call may have got the result for the same token while this call waited.
             return self._fresh(key) or await self._ask(token, key)
 
     def _fresh(self, key: bytes) -> Identity | None:
@@ -119,7 +119,7 @@ class Reviews:
 
     @contextlib.asynccontextmanager
     async def _place(self, peer: str) -> AsyncIterator[None]:
-        """Holds one of the places for reviews. A peer has few, so that it keeps no other peer from asking."""
+        """Holds one of the places for reviews. Each peer has few places, so that it cannot block other peers."""
         room = self._rooms.setdefault(peer, _Room())
         if room.calls >= _MOST_CALLS_OF_PEER:
             raise BusyError(f"{room.calls} calls from {peer} wait already")
@@ -144,8 +144,8 @@ class Reviews:
             self.trouble = str(error)
             if key not in self._confirmed:
                 raise
-            # A confirmed identity is trusted until the API server answers again: the programs of a cluster go on while
-            # it is replaced.
+            # A confirmed identity stays trusted while the API server does not answer: programs continue while the API
+            # server is replaced.
             when, known = self._confirmed[key]
             if self._clock() - when >= self.believe_seconds:
                 message = f"{error}; what it confirmed is believed for {self.believe_seconds:.0f} s, which are over"

@@ -1,4 +1,4 @@
-"""Detects hardware at the start: the driver's snapshot, and each GPU's self-test, both in their own processes."""
+"""Detects hardware at the start: a snapshot of the driver, and a self-test of each GPU, all in separate processes."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from remotegpu.appliance.backends.base import Backend, BackendError
 from remotegpu.appliance.machine.exits import exit_text
 from remotegpu.appliance.shares.views import PhysicalGpu
 
-# A hostile or cold driver takes its time, a broken one takes forever.
+# Long enough for a driver that starts slowly. A broken driver may never return.
 _PROBE_SECONDS = 60.0
 
 
@@ -23,12 +23,12 @@ class Snapshot:
     driver_version: int
     table_hash: int
     gpus: list[PhysicalGpu]
-    landlock: bool = False  # workers of one uid are kept apart
+    landlock: bool = False  # the kernel has Landlock, which isolates workers of one uid
 
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """The memory that a context takes, or the problem found."""
+    """The result of a self-test: the memory of one context, or a problem."""
 
     overhead_bytes: int = 0
     problem: str = ""
@@ -36,7 +36,7 @@ class SelfTest:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """GPUs and the results of their tests, in the same order."""
+    """GPUs and the results of their self-tests, in the same order."""
 
     snapshot: Snapshot
     tests: list[SelfTest]
@@ -47,7 +47,7 @@ class Hardware:
 
 
 def worker_environment(backend: Backend, overhead_bytes: int) -> dict[str, str]:
-    """Returns a worker's environment: an allow-list, so that no token or path of ours can be in it."""
+    """Returns the environment of a worker. It is an allow-list, so no token or path of the appliance gets into it."""
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **backend.environment(overhead_bytes)}
     if level := os.environ.get(LOG_ENV):
         environment[LOG_ENV] = level
@@ -95,8 +95,8 @@ def _numbers(values: dict[str, Any]) -> dict[int, int]:
 
 
 async def self_test(backend: Backend, uuid: str) -> SelfTest:
-    """Runs `selftest` on one GPU."""
-    # No tenant's code runs there, so it may have our environment, as Python itself may need it to start.
+    """Runs `selftest` on one GPU in a separate process."""
+    # No tenant's code runs in this process, so it gets our environment, which Python may need to start.
     environment = {**os.environ, **worker_environment(backend, 0)}
     environment |= {"LD_LIBRARY_PATH": str(backend.driver.parent), VISIBLE_DEVICES_ENV: uuid}
     command = [sys.executable, "-m", "remotegpu.appliance.gpus.selftest", *([] if backend.computes else ["--null"])]

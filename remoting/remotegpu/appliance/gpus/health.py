@@ -1,4 +1,4 @@
-"""Decides which GPUs take new leases. A worker's complaint only starts a check: its tenant may have made it up."""
+"""Decides which GPUs take new leases. An error that a worker reports only starts a test: a tenant can fake it."""
 
 import asyncio
 import logging
@@ -12,15 +12,15 @@ from remotegpu.appliance.shares.allocation import Capacity
 _log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 5.0
-# An unhealthy GPU is tested again this often, and a suspected one not more often.
+# The interval between tests of an unhealthy or suspected GPU.
 RETEST_SECONDS = 30.0
 
 
 class GpuHealth:
-    """Asks the driver regularly, and tests GPUs that are suspected or were unhealthy.
+    """Polls the driver, and tests GPUs that are suspected or unhealthy.
 
-    A GPU that an XID took out comes back when the driver has no complaint and a test passes. If the XID asks for a
-    reset and the driver cannot say whether one is still to come, it comes back with the appliance's next start.
+    A GPU that an XID made unhealthy is healthy again when the driver reports no problem and a test passes. If the XID
+    requires a reset and the driver cannot report a pending reset, the GPU stays unhealthy until the appliance restarts.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class GpuHealth:
         self._tested: dict[int, float] = {}
 
     def suspect(self, gpu: int, message: str) -> None:
-        """Notes an error that a session reported and a healthy GPU does not give."""
+        """Marks a GPU for a test after a session reported an error that a healthy GPU does not give."""
         _log.warning("gpu %d is suspected: %s", gpu, message)
         self._suspected[gpu] = message
 
@@ -54,11 +54,11 @@ class GpuHealth:
             case Effect.SUSPECT:
                 self.suspect(gpu, str(xid))
             case Effect.UNFIT | Effect.RESET:
-                # The gravest one stays: others often follow it.
+                # An XID that needs a reset stays: other XIDs often follow it.
                 before = self._struck.get(gpu)
                 if before is None or before.effect is not Effect.RESET:
                     self._struck[gpu] = xid
-                # The driver may need a moment to decide on a recovery.
+                # Delays the next test, since the driver may need a moment to choose a recovery action.
                 self._tested[gpu] = asyncio.get_running_loop().time()
                 self._mark(gpu, self._of_xid(gpu))
 
@@ -70,7 +70,10 @@ class GpuHealth:
                     on_recovery()
 
     async def look_at(self, gpu: int) -> bool:
-        """Asks the driver; tests the GPU if there is a reason and the last test is long ago. Whether it recovered."""
+        """Asks the driver about a GPU, and tests the GPU if it is suspected or unhealthy and the last test is long ago.
+
+        Returns whether the GPU recovered.
+        """
         if problem := await asyncio.to_thread(self._problem, gpu):
             return self._mark(gpu, "; ".join(filter(None, (self._of_xid(gpu), problem))))
         struck = self._struck.get(gpu)
@@ -84,7 +87,7 @@ class GpuHealth:
         self._suspected.pop(gpu, None)
         problem = (await self._test(gpu)).problem
         if self._struck.get(gpu) is not struck:
-            return False  # during the test
+            return False  # another XID came during the test
         if not problem:
             self._struck.pop(gpu, None)
         return self._mark(gpu, "; ".join(filter(None, (self._of_xid(gpu), problem))))

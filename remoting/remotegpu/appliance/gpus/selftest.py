@@ -1,8 +1,8 @@
-"""Tests one GPU in a process of its own: a kernel, copies, expected results, and the memory that a context takes.
+"""Tests one GPU in a separate process: runs a kernel and copies, checks results, measures the memory of a context.
 
 `python -m remotegpu.appliance.gpus.selftest [--null]` prints one JSON object, {"overhead_bytes": ...} or
-{"error": ...}. The driver is the libcuda.so.1 that the loader finds, hence a process for each: its environment selects
-it. On a null GPU (`--null`) the same calls must succeed, and the kernel must have written nothing.
+{"error": ...}. The environment of the process selects the driver, since the loader finds libcuda.so.1 by it. On a null
+GPU (`--null`) the same calls must succeed, and the kernel must have written nothing.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-# y[i] = 3 * i + x[i], written for this test; any GPU of the last ten years runs it.
+# y[i] = 3 * i + x[i], written for this test. Any GPU of the last ten years runs it.
 _PTX = b"""
 .version 6.0
 .target sm_50
@@ -47,7 +47,7 @@ _THREADS = 128
 
 
 def measure(*, null: bool) -> int:
-    """Runs the test on device 0; returns the bytes that a context takes."""
+    """Runs the test on device 0. Returns the bytes that a context takes. Raises RuntimeError if the test fails."""
     from cuda.bindings import driver  # noqa: PLC0415 (loads libcuda: only in this process)
 
     def call(result: tuple[Any, ...]) -> Any:
@@ -84,7 +84,7 @@ def measure(*, null: bool) -> int:
 
 
 def _free_before_context(total: int) -> int:
-    """Returns the free bytes before a context exists. CUDA reports them only inside one, so NVML is asked."""
+    """Returns the free bytes before a context exists, from NVML: CUDA reports them only inside a context."""
     import pynvml  # noqa: PLC0415
 
     try:
@@ -92,7 +92,7 @@ def _free_before_context(total: int) -> int:
         handle = pynvml.nvmlDeviceGetHandleByUUID(os.environ["CUDA_VISIBLE_DEVICES"])
         used = int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
     except pynvml.NVMLError:
-        # Then all memory that is not free inside the context counts as its overhead.
+        # Without NVML, all memory that is not free inside the context counts as overhead.
         used = 0
     return total - used
 
@@ -100,11 +100,11 @@ def _free_before_context(total: int) -> int:
 def main() -> None:
     try:
         result: dict[str, object] = {"overhead_bytes": measure(null="--null" in sys.argv)}
-    except Exception as error:  # whatever happens is the result
+    except Exception as error:  # any error is the result of the test
         result = {"error": f"{type(error).__name__}: {error}" if not isinstance(error, RuntimeError) else str(error)}
     print(json.dumps(result))  # noqa: T201
     sys.stdout.flush()
-    # Neither driver nor bindings are worth a crash at exit after the result is out.
+    # Skips the exit handlers of driver and bindings: a crash in them must not spoil the result.
     os._exit(0)
 
 

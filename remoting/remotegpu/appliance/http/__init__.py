@@ -1,5 +1,5 @@
 """Plain HTTP: probes, metrics and the page of an appliance without a cluster.
 
-In threads, since it also reports a hanging event loop. `visitors` limits what a client can take of connections, bytes
-and time. Called by the start of the appliance. Read-only: no request changes a lease.
+The servers run in threads, so that they can report a hanging event loop. `visitors` limits the connections, bytes and
+time of each client. The start of the appliance calls this package. Read-only: no request changes a lease.
 """

@@ -1,6 +1,6 @@
-"""The page of an appliance without a cluster, in threads like `probes.py`.
+"""Serves the dashboard of an appliance without a cluster, in threads like `probes.py`.
 
-Read-only; a token counts only in a header.
+Read-only. A token is accepted only in a header.
 """
 
 import asyncio
@@ -47,16 +47,16 @@ _CODE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The page's data, and the check of its readers."""
+    """The data of the page, and the check of permissions."""
 
-    inventory: Callable[[str | None], pb.InventoryReply]  # one owner's leases; None: all. For any thread
-    onlooker: Callable[[Caller], Awaitable[str | None]]  # `Authority.onlooker`; in the loop
-    refused: Callable[[str, str, RefusalError], None]  # `Refusals.note`; in the loop
+    inventory: Callable[[str | None], pb.InventoryReply]  # one owner's leases; None: all. Any thread may call it
+    onlooker: Callable[[Caller], Awaitable[str | None]]  # `Authority.onlooker`; called in the event loop
+    refused: Callable[[str, str, RefusalError], None]  # `Refusals.note`; called in the event loop
     wants_token: bool
 
 
 class NotServedError(Exception):
-    """The answer is an error."""
+    """An HTTP error with this status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class NotServedError(Exception):
 
 
 class Dashboard:
-    """The page's server. Raises OSError if the address or the certificate cannot be used."""
+    """The HTTP server of the page. Raises OSError if the address or the certificate cannot be used."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Dashboard:
         turned_away: Callable[[], None] = lambda: None,
     ) -> None:
         self._source = source
-        # If no token is wanted, only the address keeps strangers out.
+        # Without tokens, only the loopback address protects the page.
         self._guarded = not source.wants_token and is_loopback(address[0])
         self._host = address[0]
         self._machine = socket.gethostname()
@@ -99,7 +99,7 @@ class Dashboard:
 
         class Handler(visitors.Handler):
             def do_GET(self) -> None:  # noqa: N802
-                # The client may have gone while the answer was made.
+                # The client may close the connection at any time.
                 with contextlib.suppress(OSError):
                     try:
                         dashboard._answer(self)
@@ -118,7 +118,7 @@ class Dashboard:
                     _send(self, status, "application/json", json.dumps({"error": said}).encode(), Allow="GET")
 
             def log_message(self, *_: object) -> None:
-                """Logs nothing: an open page asks every second."""
+                """Logs nothing, since an open page sends a request every second."""
 
         return Handler
 
@@ -139,7 +139,7 @@ class Dashboard:
         raise NotServedError(404, f"there is no {path}")
 
     def _check_host(self, request: BaseHTTPRequestHandler) -> None:
-        """Refuses a foreign name in the header: another site's page may have its name lead here (DNS rebinding)."""
+        """Refuses an unknown Host header: another site may let its name resolve to this machine (DNS rebinding)."""
         host = request.headers.get("Host", "").rpartition(":")[0] or request.headers.get("Host", "")
         if self._guarded and host not in (self._host, "localhost", "127.0.0.1", "[::1]"):
             raise NotServedError(403, f"this page has no name {host!r}: open it by the address of --dashboard")
@@ -155,7 +155,7 @@ class Dashboard:
             raise NotServedError(404, str(error)) from None
 
     def _reader(self, request: BaseHTTPRequestHandler) -> str | None:
-        """Returns the name whose leases the request may see; None: all leases. Raises NotServedError."""
+        """Returns the owner whose leases the request may see; None: all leases. Raises NotServedError."""
         host, port = request.client_address[:2]
         caller = Caller("dashboard", f"{host}:{port}", page.token_of(dict(request.headers)))
 
@@ -174,7 +174,7 @@ class Dashboard:
     def _note(self, request: BaseHTTPRequestHandler, error: NotServedError) -> None:
         host, port = request.client_address[:2]
         refusal = RefusalError(_CODE.get(error.status, grpc.StatusCode.INVALID_ARGUMENT), str(error))
-        # The loop may have ended already.
+        # The event loop may have ended already.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._source.refused, "dashboard", f"{host}:{port}", refusal)
 
@@ -191,7 +191,7 @@ class Dashboard:
             return load_of({"appliance": seen}, _EVERYTHING, now)
 
     def _stream(self, request: BaseHTTPRequestHandler) -> None:
-        """Sends all data first, then changes, at most once a second, until the reader may not see it any more."""
+        """Sends the whole state, then changes, at most once a second, as long as the reader has permission."""
         owner = self._reader(request)
         if not self._streams.acquire(blocking=False):
             raise NotServedError(503, f"{_MOST_STREAMS} pages are open already: close some, or try later")
@@ -217,7 +217,7 @@ def _tls(certificate: tuple[Path, Path] | None) -> Callable[[socket.socket], soc
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(*certificate)
-    # The connection's own thread makes the handshake, with its first read.
+    # The thread of the connection does the handshake, at its first read.
     return partial(context.wrap_socket, server_side=True, do_handshake_on_connect=False)
 
 

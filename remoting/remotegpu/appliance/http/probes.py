@@ -1,4 +1,4 @@
-"""Plain HTTP for kubelet and Prometheus: /healthz, /readyz, /metrics. In threads: it reports a hanging loop."""
+"""Plain HTTP for kubelet and Prometheus: /healthz, /readyz, /metrics. Threads serve it, to report a hanging loop."""
 
 import asyncio
 import concurrent.futures
@@ -17,7 +17,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class HttpServer:
-    """The server. It calls `problem` in the loop; the answer is why the appliance is not ready, or empty."""
+    """The server. It calls `problem` in the event loop, which returns why the appliance is not ready, or ""."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class HttpServer:
         self._thread.join()
 
     def answer(self, path: str) -> tuple[int, str, bytes]:
-        """Returns status, content type and body."""
+        """Returns status, content type and body of the response."""
         match path.partition("?")[0]:
             case "/metrics":
                 return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
@@ -54,7 +54,7 @@ class HttpServer:
                 return 404, _TEXT, b"there is /healthz, /readyz and /metrics\n"
 
     def _ask(self) -> str | None:
-        """Returns the loop's answer; None if the loop does not answer."""
+        """Returns the result of `problem`; None if the event loop hangs."""
 
         async def ask() -> str:
             return self._problem()
@@ -76,11 +76,11 @@ class HttpServer:
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                # The client may have given up while the answer was made.
+                # The client may have closed the connection.
                 with contextlib.suppress(ConnectionError):
                     self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Logs nothing: probes come every few seconds."""
+                """Logs nothing, since a probe comes every few seconds."""
 
         return Handler

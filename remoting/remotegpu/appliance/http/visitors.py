@@ -1,7 +1,7 @@
-"""HTTP for any client: the page and the port of the metrics.
+"""An HTTP server for untrusted clients, used by the page and by the metrics.
 
-A connection has limited bytes and time for the head of a request, and each peer a limited number of connections. A
-newcomer never waits for idle ones.
+The bytes and time for the head of a request are limited, and so are the connections of each peer. A new connection
+never waits for idle ones: it replaces the oldest.
 """
 
 import contextlib
@@ -13,17 +13,17 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-# Connections without a complete request: in all, and of one peer.
+# Connections without a complete head: of all peers, and of one peer.
 _MOST: Final = 128
 _MOST_OF_PEER: Final = 32
 _HEAD_SECONDS: Final = 5.0
 _HEAD_BYTES: Final = 16 << 10
-# Connections that are being answered.
+# Requests that are answered at a time.
 _MOST_ANSWERS: Final = 256
 
 
 class _Head:
-    """The input of a handler: lines, up to the greatest length of a head."""
+    """The input of a handler. Raises ConnectionError if the head of a request is too long."""
 
     def __init__(self, lines: Any) -> None:
         self._lines = lines
@@ -57,10 +57,10 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A server with a thread for each connection; `wrap` may make it TLS, whose handshake that thread makes."""
+    """A server with a thread for each connection. `wrap` may add TLS; the thread does the handshake."""
 
     daemon_threads = True
-    # The kernel's queue of connections that are not accepted yet.
+    # The length of the kernel's queue of connections that are not accepted yet.
     request_queue_size = 128
 
     def __init__(
@@ -70,13 +70,13 @@ class Server(ThreadingHTTPServer):
         wrap: Callable[[socket.socket], socket.socket] = lambda connection: connection,
         turned_away: Callable[[], None] = lambda: None,
     ) -> None:
-        """`turned_away` is called, by any thread, for each connection that found no place."""
+        """Binds to the address. Any thread calls `turned_away` for each connection that is closed by a limit."""
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__((address[0].strip("[]"), address[1]), handler)
         self._wrap = wrap
         self._turned_away = turned_away
         self._lock = threading.Lock()
-        # In the order of their arrival: since when, and from which peer.
+        # Connections without a complete head, oldest first: time of arrival and peer.
         self._strangers: dict[socket.socket, tuple[float, str]] = {}
         self._answered: set[socket.socket] = set()
 
@@ -92,7 +92,7 @@ class Server(ThreadingHTTPServer):
         return connection, address
 
     def answers(self, connection: socket.socket) -> bool:
-        """Notes that the head of its request is complete. Whether the request gets an answer."""
+        """Notes that the head of a request is complete. Returns whether the request gets an answer."""
         with self._lock:
             self._strangers.pop(connection, None)
             if len(self._answered) >= _MOST_ANSWERS:
@@ -102,7 +102,7 @@ class Server(ThreadingHTTPServer):
             return True
 
     def service_actions(self) -> None:
-        """Closes connections whose request is late; called twice a second."""
+        """Closes connections whose head is late. `serve_forever` calls it twice a second."""
         late = time.monotonic() - _HEAD_SECONDS
         with self._lock:
             for connection in [each for each, (since, _) in self._strangers.items() if since < late]:
@@ -115,10 +115,13 @@ class Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs nothing: a client that speaks no TLS, or nothing, is worth no line."""
+        """Logs nothing: clients without TLS, or without a request, are frequent."""
 
     def _who_leaves(self, peer: str) -> socket.socket | None:
-        """Returns the oldest of its peer if that is at its limit, else the oldest of the peer that has most."""
+        """Returns the connection to close for a new one; None if there is room.
+
+        This is the oldest connection of `peer` if that is at its limit, else of the peer with most connections.
+        """
         peers = [each for _, each in self._strangers.values()]
         if peers.count(peer) < _MOST_OF_PEER:
             if len(peers) < _MOST:
@@ -127,15 +130,15 @@ class Server(ThreadingHTTPServer):
         return next(each for each, (_, its) in self._strangers.items() if its == peer)
 
     def _show_out(self, connection: socket.socket) -> None:
-        """Shuts a connection down; its thread then reads EOF."""
+        """Shuts a connection down. Its thread then reads EOF."""
         del self._strangers[connection]
         with contextlib.suppress(OSError):
-            # Not TLS's own shutdown, which would wait for the reading thread.
+            # TLS's own shutdown would wait for the reading thread.
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def _peer_of(host: str) -> str:
-    """Returns an IPv4 address, or the /64 that a host of IPv6 usually has to itself."""
+    """Returns an IPv4 address, or the /64 network of an IPv6 address, which one host usually has alone."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)

@@ -1,5 +1,5 @@
-"""Leases: who has which share and until when; suspended and resumed, drained, listed.
+"""Leases: opens, ends, resizes, suspends, resumes, drains and lists them.
 
-A lease is opened by a client and held by its connection, or placed for a claim. `authority` checks permissions. Called
-by the control service, claims and moves. It starts no process: sessions do.
+A client opens a lease and holds it by a connection, or the appliance places it for a claim. `authority` checks
+permissions. The control service, `claims` and `moving` call this package. It starts no process: `sessions` does.
 """

@@ -1,4 +1,4 @@
-"""Permissions, in two ways: by tokens of a file and the secrets of leases; or, in Kubernetes, by claims."""
+"""Checks permissions by tokens and by the secrets of leases. In Kubernetes `claims.authority` does so by claims."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,16 +14,16 @@ from remotegpu.appliance.sessions.state import Lease, Session
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller as far as the call itself identifies it."""
+    """The caller of a method, as the call itself identifies it."""
 
     method: str
     peer: str  # address and port
     token: str = ""
-    connection: int | None = None  # the gateway's number
+    connection: int | None = None  # the gateway's number of the connection
 
     @property
     def acceptor(self) -> str:
-        """The session whose acceptor calls, from the gateway's name for the connection; else empty."""
+        """The id of the session whose acceptor calls, from the gateway's name of the peer; empty for other callers."""
         kind, _, session_id = self.peer.partition(":")
         return session_id if kind == "session" and self.connection is not None else ""
 
@@ -34,27 +34,27 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A user of a lease; the pod is empty outside of Kubernetes."""
+    """A user of a lease. `pod` is empty outside of Kubernetes."""
 
     lease: Lease
     pod: str = ""
-    acceptor: bool = False  # it is a session of offload of the lease, which uses CUDA
+    acceptor: bool = False  # the user is the acceptor of an offload session, which uses CUDA
 
 
 class Authority(Protocol):
-    """Permission checks. Each refuses with a RefusalError."""
+    """Checks of permissions. Each method raises RefusalError if the caller lacks the permission."""
 
     async def borrower(self, caller: Caller) -> str:
-        """Checks that the caller may open a lease; returns its owner's name."""
+        """Checks that the caller may open a lease. Returns the name of the lease's owner."""
 
     async def host(self, caller: Caller, lease_id: str) -> str:
-        """Checks that the caller may have a lease (in Kubernetes a claim's) move here; returns its owner's name."""
+        """Checks that the caller may move a lease (in Kubernetes a claim's) here. Returns the name of its owner."""
 
     async def administrator(self, caller: Caller) -> None:
         """Checks that the caller may drain the appliance."""
 
     async def onlooker(self, caller: Caller) -> str | None:
-        """Checks that the caller may list leases; returns the owner whose leases it sees, None for all."""
+        """Checks that the caller may list leases. Returns the owner whose leases it may see; None for all."""
 
     async def tenant(self, caller: Caller, lease_id: str, secret: str) -> Tenant:
         """Checks that the caller may use this lease."""
@@ -67,7 +67,7 @@ class Authority(Protocol):
 
 
 class SecretAuthority:
-    """Checks secrets and tokens: a lease's opener knows its secret, and opening takes a token if there are any."""
+    """Checks the secret of a lease for its use, and a token, if the appliance has tokens, for everything else."""
 
     def __init__(self, leases: Leases, tokens: Tokens | None) -> None:
         self._leases = leases
@@ -113,9 +113,9 @@ class SecretAuthority:
 
 
 class WithAcceptors:
-    """Adds acceptors of offload to another authority: they only use CUDA, on the lease of their own session.
+    """Adds acceptors of offload to another authority. An acceptor may only use CUDA on the lease of its own session.
 
-    Their connection identifies the session; they have neither token nor secret, and may do nothing else.
+    An acceptor has neither token nor secret: its connection identifies the session.
     """
 
     def __init__(self, others: Authority, sessions: Sessions) -> None:

@@ -1,4 +1,4 @@
-"""The end of an appliance: no new leases, time for the present ones, then the end for all."""
+"""Drains an appliance: opens no new lease, gives present leases time, then ends them."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 class Drain:
-    """The drain. `begin` again, as by a second signal, sets another deadline. `idle` is set while nothing is in use."""
+    """The drain of an appliance. `idle` must be set while nothing is in use. A second `begin` sets a new deadline."""
 
     def __init__(self, leases: Leases, sessions: Sessions, idle: asyncio.Event, seconds: float) -> None:
         self._leases = leases
@@ -22,7 +22,7 @@ class Drain:
         self._changed = asyncio.Event()
 
     def begin(self, seconds: float) -> int:
-        """Begins to drain; returns how many sessions are alive now."""
+        """Begins to drain. Returns the number of sessions that are alive."""
         alive = len(self._sessions.all())
         if not self._begun.is_set():
             _log.info("draining: %d sessions have up to %.0f s", alive, seconds)
@@ -33,17 +33,20 @@ class Drain:
         return alive
 
     def signalled(self) -> None:
-        """Drains at the first signal; a second one does not wait."""
+        """Handles a signal: the first one begins the drain, the second one sets the deadline to now."""
         self.begin(0 if self._begun.is_set() else self._seconds)
 
     def announce(self, seconds: float) -> int:
-        """Only announces the drain. In Kubernetes the operator ends the pod; kubelet would start us again."""
+        """Stops new leases without a deadline, for Kubernetes: the operator ends the pod, as kubelet would restart it.
+
+        Returns the number of sessions that are alive.
+        """
         del seconds
         self._leases.draining = True
         return len(self._sessions.all())
 
     async def finished(self) -> None:
-        """Waits for the beginning, then until nothing is in use, or the deadline."""
+        """Waits until the drain begins, then until nothing is in use or the deadline is over."""
         await self._begun.wait()
         since = asyncio.get_running_loop().time()
         idle = asyncio.ensure_future(self._idle.wait())

@@ -37,7 +37,7 @@ def gpus_now(gpus: Sequence[PhysicalGpu], allocator: GpuLeases, leases: Sequence
 
 
 def _lease(lease: Lease, gpus: Sequence[PhysicalGpu], allocator: GpuLeases) -> pb.Lease:
-    # The metrics' thread reads this too, hence copies of everything that can change.
+    # The thread of the metrics reads this too, so all that can change is copied.
     used = [in_use(lease, device) for device in range(len(lease.quotas))]
     suspended = lease.suspended
     sizes = lease.placement.sizes if suspended is None else suspended.kept

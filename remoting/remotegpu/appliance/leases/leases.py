@@ -1,4 +1,4 @@
-"""Leases: opened by a client and held by its data connection, or placed for a claim; ended as a whole."""
+"""Leases: a client opens one and holds it by a connection, or the appliance places it for a claim."""
 
 import asyncio
 import hmac
@@ -12,7 +12,9 @@ from typing import Final
 import grpc
 
 from remotegpu.api.quantities import Ask, Compute, format_bytes
-from remotegpu.appliance.gateway import Gateway, Part, Used
+from remotegpu.appliance._generated.gateway_events import UsedTime
+from remotegpu.appliance._generated.gateway_orders import LeasePart
+from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.handover import State
 from remotegpu.appliance.metrics import Counters
 from remotegpu.appliance.refusal import RefusalError
@@ -28,10 +30,10 @@ from remotegpu.appliance.shares.views import PhysicalGpu, devices_of_lease
 
 _log = logging.getLogger(__name__)
 
-# How long a lease lives without a connection that holds it: after it was granted, and after a gateway restart.
+# The lifetime in seconds of a lease without a holding connection, after its grant or after a restart of the gateway.
 HOLD_SECONDS: Final = 10.0
 _TELL_WAITING_SECONDS: Final = 1.0
-# Metadata of a refusal for a moved lease: its new place, for the client library.
+# The key of a refusal's metadata with the new place of a moved lease, for the client library.
 _MOVED_METADATA: Final = "remotegpu-moved"
 _MOST_MOVED: Final = 4096
 _MOST_ENDED: Final = 256
@@ -57,10 +59,10 @@ class Leases:
         grace_seconds: int,
         counters: Counters,
     ) -> None:
-        """`grace_seconds`: how long a lease lives after its holding connection broke."""
+        """Starts without leases. A lease lives `grace_seconds` after its holding connection has ended."""
         self.allocator = allocator
         self.draining = False
-        # Why no session could be opened; empty if one could. Set by the appliance.
+        # Return the reason why no session can be opened; empty if one can. The appliance sets them.
         self.shortage: Callable[[], str] = str
         self.look_for_shortage: Callable[[], str] = str
         self._gateway = gateway
@@ -72,14 +74,14 @@ class Leases:
         self.grace_seconds = grace_seconds
         self._counters = counters
         self._live: dict[str, Lease] = {}
-        # By the id of the future lease: the owner, and the future for the placement.
+        # Waiting requests by the id of the later lease: the owner, and a future for the placement.
         self._waiting: dict[str, tuple[str, asyncio.Future[LeasedGpus]]] = {}
-        # Kept because their last usage is reported after they have ended.
+        # Ended leases, kept because the gateway reports their last usage after the end.
         self._ended: dict[str, Lease] = {}
         self._endings: set[asyncio.Task[None]] = set()
-        # Leases that moved away: secrets and new places.
+        # Secrets and new places of leases that moved away.
         self._moved: dict[str, tuple[str, str]] = {}
-        # A timer for the next begin or end of a waiting request's reservation.
+        # A timer for the next time when a reservation of a waiting request begins or ends.
         self._reserved: asyncio.TimerHandle | None = None
         self.none_left = asyncio.Event()
         self.none_left.set()
@@ -89,11 +91,11 @@ class Leases:
 
     @property
     def ending(self) -> bool:
-        """Whether some memory is about to become free."""
+        """Whether some lease is ending, so that memory will become free."""
         return bool(self._endings)
 
     def when_released(self, listener: Callable[[], None]) -> None:
-        """Registers a listener that is called whenever a share has become free."""
+        """Registers a callback for each time when a share becomes free."""
         self._release_listeners.append(listener)
 
     def by_id(self, lease_id: str) -> Lease | None:
@@ -112,7 +114,7 @@ class Leases:
         return lease
 
     async def open(self, ask: Ask, client: str, owner: str, *, wait: bool) -> AsyncIterator[Waiting | Lease]:
-        """Yields why it waits, once a second, and at last the lease."""
+        """Yields a `Waiting` once a second while the request waits, and at last the lease. Raises RefusalError."""
         self._require_place(owner)
         lease_id = secrets.token_hex(16)
         try:
@@ -146,9 +148,9 @@ class Leases:
     def receive(
         self, lease_id: str, secret: str, client: str, owner: str, wanted: Ask | LeasedGpus, claim: Claim | None = None
     ) -> Lease:
-        """Makes a lease that moves here, with its name and secret; it cannot be used before `settled`.
+        """Creates the lease of a move to this appliance, with its old id and secret. It is unusable until `settled`.
 
-        The lease of a claim gets exactly the GPUs of the claim.
+        The lease of a claim gets exactly the GPUs of the claim. Raises RefusalError.
         """
         try:
             if claim is None:
@@ -186,7 +188,7 @@ class Leases:
         return placed.result()
 
     def settled(self, lease: Lease) -> None:
-        """Opens a lease that has arrived here for use; its holder connects again."""
+        """Opens a lease whose move to this appliance is complete. Its holder reconnects."""
         self._moved.pop(lease.lease_id, None)
         lease.arriving = False
         lease.running.set()
@@ -195,7 +197,7 @@ class Leases:
             self._expect_holder(lease, max(HOLD_SECONDS, self.grace_seconds))
 
     def moved(self, lease: Lease, to: str) -> None:
-        """Ends a lease that is at another appliance now; `to` is that appliance."""
+        """Ends a lease that has moved to the appliance `to`."""
         self._moved[lease.lease_id] = lease.secret, to
         if len(self._moved) > _MOST_MOVED:
             del self._moved[next(iter(self._moved))]
@@ -203,14 +205,14 @@ class Leases:
         self.end(lease.lease_id, "it has moved to another appliance")
 
     def moved_to(self, lease_id: str) -> RefusalError | None:
-        """Returns the refusal for a lease that has moved, which the client library reads too; None if it has not."""
+        """Returns the error for a moved lease, from which the client library gets the new place; None if not moved."""
         if lease_id not in self._moved:
             return None
         _, to = self._moved[lease_id]
         return RefusalError(grpc.StatusCode.NOT_FOUND, f"the lease has moved to {to}", ((_MOVED_METADATA, to),))
 
     def _require_place(self, owner: str) -> None:
-        """Raises RefusalError if the appliance opens no lease now, or it or this owner is at its limit."""
+        """Raises RefusalError if the appliance opens no lease now, or if the appliance or the owner is at its limit."""
         if self.draining:
             message = "this appliance is draining and opens no new lease; try another one"
             raise RefusalError(grpc.StatusCode.FAILED_PRECONDITION, message)
@@ -235,7 +237,7 @@ class Leases:
         return waiting + sum(lease.owner == owner for lease in self._live.values())
 
     def place(self, claim: Claim, placement: LeasedGpus) -> None:
-        """Makes the lease of a claim; raises NoRoomError."""
+        """Creates the lease of a claim. Raises NoRoomError."""
         self.allocator.place(claim.lease_id, placement)
         self._moved.pop(claim.lease_id, None)
         lease = self._create(claim.lease_id, f"claim {claim}", placement)
@@ -243,7 +245,7 @@ class Leases:
         _log.info("lease %s of claim %s begins", lease.lease_id[:8], claim)
 
     def update_claim(self, claim: Claim) -> None:
-        """Takes a claim's new state; ends the sessions of pods that may no longer use it."""
+        """Stores the new state of a claim, and ends the sessions of pods that may no longer use the claim."""
         lease = self._live.get(claim.lease_id)
         if lease is None or lease.claim == claim:
             return
@@ -268,16 +270,16 @@ class Leases:
             self._expect_holder(lease, self.grace_seconds)
 
     def readmit(self) -> None:
-        """Tells a new gateway about the leases; their holders connect again."""
+        """Sends all leases to a new gateway. Their holders then reconnect."""
         for lease in self._live.values():
             if lease.claim is None:
                 self._gateway.admit_lease(lease.lease_id, lease.secret)
                 self._expect_holder(lease, max(HOLD_SECONDS, self.grace_seconds))
 
     def end(self, lease_id: str, reason: str) -> asyncio.Task[None] | None:
-        """Ends a lease and its sessions. The share is free when the last worker is gone, and not before.
+        """Ends a lease and its sessions. Its share becomes free only when the last worker has ended.
 
-        The returned task ends then.
+        Returns a task that ends at that time; None if there is no such lease.
         """
         lease = self._live.pop(lease_id, None)
         if lease is None:
@@ -291,18 +293,18 @@ class Leases:
         self._gateway.forget(lease_id)
         if waiting := self._waiting.get(lease_id):
             waiting[1].cancel()
-        # Callers that waited to open a session of it find it gone.
+        # Wakes callers that wait to open a session; they find that the lease has ended.
         lease.running.set()
         _log.info("lease %s (%s) ends: %s", lease_id[:8], lease.client, reason)
         return self._spawn(self._release(lease, reason))
 
     async def finish_end(self, lease_id: str) -> None:
-        """Waits until a lease that is ending is gone; does not wait for any other."""
+        """Waits until the share of one ending lease is free."""
         while lease_id not in self._live and self.allocator.has(lease_id) and self._endings:
             await asyncio.wait(self._endings, return_when=asyncio.FIRST_COMPLETED)
 
     async def finish_ends(self) -> None:
-        """Waits until all leases that are ending are gone."""
+        """Waits until the shares of all ending leases are free."""
         await asyncio.gather(*self._endings)
 
     def handed(self) -> State:
@@ -328,7 +330,7 @@ class Leases:
         }
 
     def adopt(self, state: State) -> None:
-        """Takes over the leases described by `handed`; the gateway knows them."""
+        """Takes over the leases from a state that `handed` returned. The gateway already knows them."""
         self._moved = {name: (secret, to) for name, (secret, to) in state["moved"].items()}
         for each in state["leases"]:
             compute = Compute(*each.get("compute", ()))
@@ -350,13 +352,13 @@ class Leases:
         await asyncio.gather(*self._endings)
 
     def sizes(self, lease: Lease, ask: Ask) -> tuple[int, ...]:
-        """Returns the bytes of each of its GPUs that such a request would take."""
+        """Returns the bytes that the request `ask` would take on each GPU of the lease."""
         return tuple(ask.bytes_of(self.allocator.gpus[gpu].shareable) for gpu in lease.placement.gpus)
 
     def resize(self, lease: Lease, sizes: tuple[int, ...]) -> None:
-        """Changes how many bytes of each of its GPUs a lease has. Its sessions keep what they were granted.
+        """Sets the bytes that a lease has on each GPU. Sessions keep the memory that they have.
 
-        Raises RefusalError; then the lease is unchanged.
+        Raises RefusalError, and then leaves the lease unchanged.
         """
         if not lease.running.is_set():
             message = "Suspended: a lease is resized while it runs: resume it first"
@@ -376,13 +378,13 @@ class Leases:
         self._released()
 
     def lend(self, lease: Lease, kept: tuple[int, ...]) -> None:
-        """Lets others have the share of a suspended lease, except the bytes that it keeps."""
+        """Frees the share of a suspended lease for others, except the bytes `kept`."""
         if lease.lease_id in self._live:
             self.allocator.shrink(lease.lease_id, kept)
             self._released()
 
     async def reclaim(self, lease: Lease) -> bool:
-        """Waits until the lease has its whole share again; false if it ended before."""
+        """Waits until the lease has its whole share again. Returns False if the lease ended before."""
         lease_id = lease.lease_id
         if lease_id not in self._live:
             return False
@@ -399,11 +401,11 @@ class Leases:
         return lease_id in self._live
 
     def waits(self, lease_id: str) -> str:
-        """Returns why a request or a lease waits for room; empty if it does not."""
+        """Returns the reason why a request or a suspended lease waits for a share; empty if it does not wait."""
         return self.allocator.reason(lease_id) if lease_id in self._waiting else ""
 
     def settle(self) -> None:
-        """Places waiting requests after something became free or a reservation ended."""
+        """Places waiting requests. To be called after a share became free or a reservation ended."""
         now = time.monotonic()
         for lease_id, placement in self.allocator.settle(now):
             _, placed = self._waiting.get(lease_id, ("", None))
@@ -455,21 +457,25 @@ class Leases:
         return lease
 
     def _divide_time(self, lease: Lease) -> None:
-        """Tells the gateway the lease's parts of its GPUs' time."""
+        """Sends the gateway the lease's part of each GPU's time, if the appliance divides time."""
         if not self.allocator.divides_time:
             return
         placement = lease.placement
         self._gateway.set_parts(
             lease.lease_id,
             [
-                Part(gpu, self.allocator.guaranteed(gpu, size, placement.compute), placement.compute.limit_milli)
+                LeasePart(
+                    gpu=gpu,
+                    weight=self.allocator.guaranteed(gpu, size, placement.compute),
+                    limit=placement.compute.limit_milli,
+                )
                 for gpu, size in zip(placement.gpus, placement.sizes, strict=True)
             ],
         )
 
-    def used(self, used: Used) -> None:
+    def used(self, used: UsedTime) -> None:
         """Counts what a lease has used of a GPU, as the gateway reports."""
-        lease = self._live.get(used.lease_id) or self._ended.get(used.lease_id)
+        lease = self._live.get(used.lease) or self._ended.get(used.lease)
         if lease is None or used.gpu not in lease.placement.gpus:
             return
         lease.busy[lease.placement.gpus.index(used.gpu)].add(used.nanoseconds)
@@ -477,7 +483,7 @@ class Leases:
         self._counters.gpu_seconds.labels(gpu=str(used.gpu), namespace=namespace).inc(used.nanoseconds / 1e9)
 
     def _parts(self, placement: LeasedGpus) -> tuple[int, ...]:
-        """Returns how many sessions the lease may have on each of its GPUs."""
+        """Returns the number of sessions that a lease may have on each of its GPUs."""
         gpus = [self.allocator.gpus[gpu] for gpu in placement.gpus]
         return tuple(
             part_of_sessions(self._limits.sessions_per_gpu, size, gpu.shareable)

@@ -1,7 +1,7 @@
 """Suspends and resumes leases.
 
-Sessions' GPU memory goes into images, and their share to others. Contexts, code and addresses stay, and so do the bytes
-that the driver takes for those.
+The GPU memory of sessions is saved in images, and other leases can use the share. Contexts, code and addresses stay, so
+the bytes that the driver needs for them stay charged to the lease.
 """
 
 import asyncio
@@ -14,9 +14,10 @@ import grpc
 
 from remotegpu.api.lines import one_line
 from remotegpu.api.quantities import format_bytes
+from remotegpu.appliance._generated import worker_orders as orders
+from remotegpu.appliance._generated import worker_requests as requests
 from remotegpu.appliance.leases.leases import Leases, Waiting
 from remotegpu.appliance.machine.images import Images, NoRoomError
-from remotegpu.appliance.packets import Packet, whole_number
 from remotegpu.appliance.refusal import RefusalError, refused
 from remotegpu.appliance.sessions.budgets import tenant_of
 from remotegpu.appliance.sessions.sessions import DRAIN_SECONDS, Sessions
@@ -28,7 +29,7 @@ _TELL_SECONDS: Final = 1.0
 _AGAIN_SECONDS: Final = 5.0
 _MOST_REASON: Final = 500
 
-# Bytes of images.
+# A number of bytes in images.
 Bytes = int
 
 
@@ -37,14 +38,14 @@ class Suspensions:
         self._leases = leases
         self._sessions = sessions
         self._images = images
-        # By lease: the task that works on it.
+        # The running operation of each lease.
         self._work: dict[str, asyncio.Task[Bytes]] = {}
-        # By lease: why it shall be suspended, or empty; and the task that retries.
+        # For each lease of `want`: the reason to suspend it, or "" to resume it; and the task that retries.
         self._wanted: dict[str, str] = {}
         self._strivers: dict[str, asyncio.Task[None]] = {}
 
     def want(self, lease: Lease, reason: str) -> None:
-        """Suspends a lease for this reason or, if that is empty, resumes it; retries until it is done."""
+        """Suspends a lease, or resumes it if `reason` is empty. Retries in the background until it succeeds."""
         lease_id = lease.lease_id
         if lease_id in self._strivers:
             self._wanted[lease_id] = reason
@@ -68,9 +69,9 @@ class Suspensions:
         del self._wanted[lease_id], self._strivers[lease_id]
 
     async def suspend(self, lease: Lease, reason: str) -> AsyncIterator[Waiting | Bytes]:
-        """Yields what is waited for, once a second, and at last how many bytes were saved.
+        """Suspends a lease. Yields its progress once a second, and at last the number of saved bytes.
 
-        It continues if the caller leaves. Raises RefusalError; then the lease is as it was.
+        Continues if the caller leaves. Raises RefusalError, and then leaves the lease as it was.
         """
         if lease.suspended is not None and lease.lease_id not in self._work:
             yield lease.suspended.bytes
@@ -79,10 +80,9 @@ class Suspensions:
             yield event
 
     async def resume(self, lease: Lease) -> AsyncIterator[Waiting | Bytes]:
-        """Yields why it waits, once a second, and at last how many bytes are back.
+        """Resumes a lease. Yields its progress once a second, and at last the number of restored bytes.
 
-        It continues if the caller leaves. Raises RefusalError; then the lease is suspended as it was, unless it has
-        ended.
+        Continues if the caller leaves. Raises RefusalError; then the lease stays suspended, unless it has ended.
         """
         if lease.suspended is None and lease.lease_id not in self._work:
             yield 0
@@ -93,7 +93,7 @@ class Suspensions:
     async def follow(
         self, lease: Lease, work: Coroutine[None, None, Bytes], doing: str
     ) -> AsyncIterator[Waiting | Bytes]:
-        """Runs one operation on a lease at a time, and yields its progress and result."""
+        """Runs `work` as the only operation on a lease. Yields its progress and its result. Raises RefusalError."""
         if lease.lease_id in self._work:
             work.close()
             raise refused("it is being suspended, resumed or moved already; wait until that is done")
@@ -139,7 +139,7 @@ class Suspensions:
         return sum(session.image.bytes for session in workers if session.image is not None)
 
     async def workers(self, lease: Lease) -> list[Session]:
-        """Returns the lease's sessions with workers, once none is being opened any more. Raises RefusalError."""
+        """Waits for sessions that are being opened. Returns the lease's sessions with workers. Raises RefusalError."""
         await asyncio.gather(*(session.connected.wait() for session in list(lease.sessions.values())))
         living = [session for session in lease.sessions.values() if not session.ended]
         for session in living:
@@ -148,22 +148,23 @@ class Suspensions:
         return [session for session in living if session.process is not None and session.process.kind == "worker"]
 
     async def _save(self, session: Session, reason: str) -> str:
-        """Saves a session. Returns why that failed; empty if it succeeded, or the session has ended."""
+        """Saves a session. Returns the reason if that failed; empty if it succeeded or the session has ended."""
         image = session.image
-        # The image of a session that ends goes with it.
+        # A session that ended has closed its image.
         if image is None or image.closed:
             return ""
-        order = {"op": "suspend", "reason": reason, "seconds": DRAIN_SECONDS}
+        order = orders.suspend(reason=reason, seconds=DRAIN_SECONDS)
         fds, size = [image.file.fileno()], image.bytes
         answer = await self._sessions.ask(session, order, fds, size=size, seconds=DRAIN_SECONDS)
-        match answer.get("op"):
-            case "suspended" if not image.closed:
-                image.trim(whole_number(answer, "bytes"))
-                session.kept = _kept(answer, len(session.lease.quotas))
+        match answer:
+            case requests.Suspended(size, kept) if not image.closed:
+                image.trim(size)
+                # A worker may be under its tenant's control, and name fewer or more devices.
+                session.kept = (*kept, *([0] * len(session.lease.quotas)))[: len(session.lease.quotas)]
                 return ""
-            case "notsuspended":
+            case requests.NotSuspended(why):
                 _drop(session)
-                return one_line(answer.get("reason"), _MOST_REASON)
+                return one_line(why, _MOST_REASON)
             case _:
                 _drop(session)
                 return ""
@@ -182,22 +183,15 @@ class Suspensions:
         return saved
 
     async def _restore(self, session: Session) -> str:
-        """Restores a session. Returns why that failed; empty if it succeeded, or the session has ended."""
+        """Restores a session. Returns the reason if that failed; empty if it succeeded or the session has ended."""
         image = session.image
         if image is None:
             return ""
-        answer = await self._sessions.ask(session, {"op": "resume"}, size=image.bytes)
-        if answer.get("op") == "notresumed":
-            return one_line(answer.get("reason"), _MOST_REASON)
+        answer = await self._sessions.ask(session, orders.resume(), size=image.bytes)
+        if isinstance(answer, requests.NotResumed):
+            return one_line(answer.reason, _MOST_REASON)
         _drop(session)
         return ""
-
-
-def _kept(answer: Packet, devices: int) -> tuple[int, ...]:
-    """Parses the bytes of each device. A worker may be under its tenant's control: a bad number counts as 0."""
-    told = answer.get("kept")
-    numbers = {str(device): number for device, number in enumerate(told if isinstance(told, list) else [])}
-    return tuple(whole_number(numbers, str(device)) for device in range(devices))
 
 
 def _drop(session: Session) -> None:

@@ -1,6 +1,6 @@
-"""The tokens of an appliance outside of Kubernetes: a file with one `name:token` a line, read again when it changes.
+"""Tokens of an appliance outside of Kubernetes, from a file with lines `name:token` that is reloaded when it changes.
 
-Lines below `[admin]` are administrators', those below `[user]`, or above both, users'.
+Lines below `[admin]` are tokens of administrators. Lines below `[user]`, or above both headings, are tokens of users.
 """
 
 import enum
@@ -17,22 +17,22 @@ _log = logging.getLogger(__name__)
 
 
 class Role(enum.Enum):
-    ADMIN = "admin"  # sees all leases, and drains
-    USER = "user"  # opens leases, and sees its own
+    ADMIN = "admin"  # sees all leases, and may drain
+    USER = "user"  # opens leases, and sees only its own
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of a token."""
+    """The holder of a token: a name and a role."""
 
     name: str
     role: Role
 
 
 def parse_tokens(text: str) -> dict[str, Holder]:
-    """Holders by the hash of their token; comparing hashes takes the same time whatever the token is.
+    """Parses a token file. Returns holders by the hash of their token, since comparing hashes leaks nothing by timing.
 
-    Raises ValueError with the line at fault.
+    Raises ValueError, which names the invalid line.
     """
     holders, role = {}, Role.USER
     sections = {f"[{role.value}]": role for role in Role}
@@ -51,7 +51,7 @@ def parse_tokens(text: str) -> dict[str, Holder]:
 
 
 class Tokens(Protocol):
-    """Finds the holder of a token, and has the messages for callers without a valid one."""
+    """Finds the holder of a token. `wanted` and `unknown` are the messages for a missing and an unknown token."""
 
     wanted: str
     unknown: str
@@ -60,7 +60,7 @@ class Tokens(Protocol):
 
 
 class UsersToken:
-    """The one token of an appliance without --tokens: its holder may do everything."""
+    """The only token of an appliance without --tokens. Its holder is an administrator."""
 
     def __init__(self, own: OwnToken) -> None:
         self._digest = _digest(own.text)
@@ -72,7 +72,7 @@ class UsersToken:
 
 
 class TokenFile:
-    """Tokens of a file. If it cannot be read again, the last good content stays."""
+    """Tokens of a file. If the file cannot be read again, the last valid content stays in use."""
 
     wanted = "this appliance wants a token"
     unknown = "this appliance does not know the token"
@@ -106,7 +106,7 @@ class TokenFile:
                 self._stamp = stamp
             self._trouble = ""
         except (OSError, ValueError) as error:
-            # Logged once: every call reads the file, strangers' calls too.
+            # Logged once, since every call reads the file, even a stranger's.
             before, self._trouble = self._trouble, str(error)
             if before != self._trouble:
                 _log.error("the token file %s is not read again, the old tokens stay: %s", self._path, error)

@@ -1,6 +1,6 @@
-"""A cgroup for each acceptor, and one for the workers of each lease, below the appliance's own, if it is writable.
+"""Creates cgroups below the appliance's own, if that is writable: one for each acceptor, and one for each lease.
 
-Versions 1 and 2.
+The cgroup of a lease has all its workers. Versions 1 and 2 are supported.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Final
 _log = logging.getLogger(__name__)
 
 _CONTROLLERS: Final = ("memory", "pids")
-# By controller, and by whether it is version 2: the file that takes the limit.
+# The file of the limit, by controller and by whether the hierarchy is version 2.
 _LIMITS: Final = {
     ("memory", True): "memory.max",
     ("memory", False): "memory.limit_in_bytes",
@@ -24,15 +24,15 @@ _LIMITS: Final = {
     ("pids", False): "pids.max",
 }
 _PREFIX: Final = "remotegpu-"
-# For one lease: threads count, and the software GPU has one for each stream.
+# The limit of one lease. Threads count too, and the software GPU has a thread for each stream.
 _PROCESSES: Final = 16384
-# The kernel takes a moment to count the last process out.
+# The time to retry a removal: the kernel removes the last process from a cgroup with a delay.
 _REMOVE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Our own group in one hierarchy, and the controllers that work in groups below it."""
+    """The appliance's own cgroup in one hierarchy, and the controllers that cgroups below it can use."""
 
     folder: Path
     second: bool
@@ -41,17 +41,17 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The groups of one session, one in each hierarchy."""
+    """The cgroups of one name, one in each hierarchy."""
 
     folders: tuple[Path, ...]
 
     @property
     def members(self) -> list[str]:
-        """The files into which a process writes itself."""
+        """The files into which a process writes its pid to join."""
         return [str(folder / "cgroup.procs") for folder in self.folders]
 
     def remove(self) -> None:
-        """Removes the groups, after the last process has ended."""
+        """Removes the cgroups. The last process must have ended. Blocks up to a second."""
         deadline = time.monotonic() + _REMOVE_SECONDS
         for folder in self.folders:
             while folder.exists():
@@ -65,14 +65,14 @@ class Group:
 
 
 class Cgroups:
-    """The cgroups that can be made; `controllers` are those of memory and pids that limit anything."""
+    """Creates cgroups. `controllers` are the available ones of "memory" and "pids"; empty without cgroups."""
 
     def __init__(self) -> None:
         self._parents = list(_usable(own_groups()))
         self.controllers = sorted({name for parent in self._parents for name in parent.controllers})
 
     def create(self, name: str, memory_bytes: int, processes: int) -> Group:
-        """Makes a group for one session. Raises OSError."""
+        """Creates the cgroups of one name with limits. Raises OSError."""
         values = {"memory": memory_bytes, "pids": processes}
         folders: list[Path] = []
         try:
@@ -89,23 +89,23 @@ class Cgroups:
         return Group(tuple(folders))
 
     def find(self, name: str) -> Group:
-        """Returns the group that this process made under a name."""
+        """Returns the cgroups that this process created under a name."""
         folders = (parent.folder / f"{_PREFIX}{os.getpid()}-{name}" for parent in self._parents)
         return Group(tuple(folder for folder in folders if folder.is_dir()))
 
 
 class LeaseGroups:
-    """The groups of leases: all workers of a lease count together in its group."""
+    """The cgroups of leases. All workers of a lease count together in its cgroup."""
 
     def __init__(self, cgroups: Cgroups) -> None:
         self._cgroups = cgroups
         self._groups: dict[str, Group] = {}
 
     def join(self, lease_id: str, memory_bytes: int, pid: int) -> None:
-        """Puts a process into its lease's group. Without cgroups nothing happens.
+        """Puts a process into the cgroup of its lease. Does nothing without cgroups.
 
-        The limit is a quarter above the budget: a session past the budget is told why it ends, and the kernel kills
-        silently.
+        The limit is a quarter above the budget, so that the appliance ends a session first, with an error message. The
+        kernel would kill without one.
         """
         if not self._cgroups.controllers:
             return
@@ -116,22 +116,22 @@ class LeaseGroups:
             for members in group.members:
                 Path(members).write_text(str(pid), encoding="ascii")
         except OSError as error:
-            # Its memory is still measured, and its threads are limited by its uid.
+            # The appliance still measures the memory, and the uid limits the threads.
             _log.warning("worker %d has no cgroup: %s", pid, error.strerror or error)
 
     def adopt(self, lease_id: str) -> None:
-        """Takes over the group that this process made for a lease before it executed itself."""
+        """Takes over the cgroup that this process created for a lease before a handover."""
         if self._cgroups.controllers and lease_id not in self._groups:
             self._groups[lease_id] = self._cgroups.find(lease_id[:16])
 
     async def leave(self, lease_id: str) -> None:
-        """Removes a lease's group, after its last process has ended."""
+        """Removes the cgroup of a lease, after its last process has ended."""
         if group := self._groups.pop(lease_id, None):
             await asyncio.to_thread(group.remove)
 
 
 def own_groups() -> Iterable[Parent]:
-    """Yields our own group in every hierarchy that has a controller of ours."""
+    """Yields the appliance's own cgroup in every hierarchy that has a controller we use."""
     mounts = _mounts()
     for line in _lines("/proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -142,12 +142,12 @@ def own_groups() -> Iterable[Parent]:
             continue
         folder = mount / path.lstrip("/")
         if not folder.is_dir():
-            folder = mount  # a container's own part of the hierarchy is mounted
+            folder = mount  # in a container, only its own part of the hierarchy is mounted
         yield Parent(folder, second, _delegated(folder) if second else named)
 
 
 def _mounts() -> dict[str, Path]:
-    """Returns mount points by controllers, as in /proc/self/cgroup; version 2 has no name."""
+    """Returns mount points by the list of controllers in /proc/self/cgroup, which is empty for version 2."""
     found: dict[str, Path] = {}
     for line in _lines("/proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
@@ -164,12 +164,12 @@ def _mounts() -> dict[str, Path]:
 
 
 def _delegated(folder: Path) -> tuple[str, ...]:
-    """Version 2: returns the controllers that groups below ours have; requests them if needed."""
+    """Enables controllers for cgroups below ours, in version 2. Returns the enabled ones."""
     control = folder / "cgroup.subtree_control"
     with contextlib.suppress(OSError):
         available = (folder / "cgroup.controllers").read_text(encoding="ascii").split()
         wanted = [name for name in _CONTROLLERS if name in available]
-        # EBUSY if our group has processes and is not the root: then it stays as it is.
+        # EBUSY if our cgroup has processes and is not the root: then nothing changes.
         with contextlib.suppress(OSError):
             control.write_text(" ".join(f"+{name}" for name in wanted), encoding="ascii")
         enabled = control.read_text(encoding="ascii").split()
@@ -192,11 +192,11 @@ def _usable(parents: Iterable[Parent]) -> Iterable[Parent]:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes groups of an appliance that was killed and could not remove them."""
+    """Removes cgroups that a killed appliance left behind."""
     for group in folder.glob(f"{_PREFIX}*-*"):
         pid = group.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            # A group with processes stays.
+            # A cgroup with processes stays.
             with contextlib.suppress(OSError):
                 group.rmdir()
 

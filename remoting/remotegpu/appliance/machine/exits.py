@@ -1,4 +1,4 @@
-"""Describes how a process ended."""
+"""Formats the exit status of a process."""
 
 
 def exit_text(code: int) -> str:

@@ -1,7 +1,7 @@
-"""Measures a session's use of this machine's memory from outside, without its processes' help.
+"""Measures a session's use of this machine's memory through /proc, without the help of its processes.
 
-It counts mapped memory, files in memory of which the processes have descriptors (memfds), and the file system in memory
-that a session of offload may write to.
+The sum has mapped memory, memory files to which the processes have descriptors (memfds), and the memory file system to
+which an offload session may write.
 """
 
 import contextlib
@@ -16,29 +16,29 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-# The writable folder of a session with its own mounts: as in `remotegpu_offload.acceptor.mounts`.
+# The writable folder of a session with its own mounts, the same as in `remotegpu_offload.acceptor.mounts`.
 _SCRATCH: Final = "tmp"
-# Possibly shared memory up to this size is not looked at more closely, which costs time.
+# Memory that may be shared is measured exactly, which costs time, only above this size.
 _CLOSE_ENOUGH: Final = 16 << 20
 _CAP_SYS_PTRACE: Final = 19
 _ANONYMOUS: Final = "RssAnon"
-# Huge pages are in no other figure.
+# Huge pages are in no other value of `status`.
 _MAPPED: Final = ("RssShmem", "HugetlbPages")
 _KIND: Final = re.compile(r"^(RssAnon|RssShmem|HugetlbPages):\s+(\d+) kB$", re.MULTILINE)
 _OWN: Final = re.compile(r"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
-# For each mapping: device and inode of its file, and this process's part of it.
+# For each mapping: device and inode of its file, and the process's proportional part of its pages.
 _MAPPING: Final = re.compile(
     r"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!Pss:).*$)*\nPss:\s+(\d+) kB$",
     re.MULTILINE,
 )
-# The same for huge pages, which are in no part: where they are mapped, and whether other processes see writes.
+# The same for huge pages, which have no proportional part: also the addresses, and whether the mapping is shared.
 _HUGE: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) ...([sp]) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+).*$(?:\n(?!KernelPageSize:).*$)*"
     r"\nKernelPageSize:\s+(\d+) kB$(?:\n(?!Shared_Hugetlb:).*$)*"
     r"\nShared_Hugetlb:\s+(\d+) kB\nPrivate_Hugetlb:\s+(\d+) kB$",
     re.MULTILINE,
 )
-# Bits of an entry of /proc/PID/pagemap: there is a page, and it is the file's.
+# Bits of an entry of /proc/PID/pagemap: a page is present, and the page belongs to the file.
 _PRESENT: Final = 1 << 63
 _OF_FILE: Final = 1 << 61
 _ENTRY: Final = 8  # bytes, for each small page
@@ -52,7 +52,7 @@ File = tuple[int, int]  # device and inode
 @dataclass(frozen=True, slots=True)
 class Held:
     bytes: int
-    hides: bool = False  # a process of it cannot be looked into, though another one can
+    hides: bool = False  # one of its processes cannot be inspected, although another one can
 
 
 @dataclass(slots=True)
@@ -60,21 +60,20 @@ class _Found:
     deadline: float
     seen: int = 0  # processes whose descriptors can be listed
     unseen: int = 0
-    anonymous: list[int] = field(default_factory=list)  # one for each process
-    mapped: int = 0  # files in memory, once for each process that maps them
-    files: dict[File, int] = field(default_factory=dict)  # files with a descriptor, mapped or not
+    anonymous: list[int] = field(default_factory=list)  # bytes of each process
+    mapped: int = 0  # bytes of memory files, once for each process that maps them
+    files: dict[File, int] = field(default_factory=dict)  # bytes of files with a descriptor, mapped or not
     scratch: int = 0
 
 
 def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds: float = 1.0) -> Held:
-    """Returns the memory that a process holds, nothing once it has ended.
+    """Returns the memory that a process holds; 0 bytes if it has ended. Blocks: not for an event loop.
 
-    `children`: includes all that it has started. `uid`: its user, if that is not ours. Memory that several of them
-    share counts once. Page-locked memory of a real driver is not seen.
+    With `children`, all descendants are included. Memory that several of the processes share counts once. Page-locked
+    memory of a real driver is not counted. `uid` is the user of the process, if it is not ours.
 
-    `seconds`: how long to look closely, since a tenant chooses how much there is to look at. After that, shared memory
-    counts for each process; huge pages without a descriptor do in any case, once for each mapping. It blocks: not for
-    an event loop.
+    The exact measurement takes at most `seconds`, since a tenant can make it long. After that time, shared memory
+    counts for each process. Huge pages without a descriptor always count once for each mapping.
     """
     with _as_user(uid):
         pids = _tree(pid) if children else [pid]
@@ -90,7 +89,7 @@ def held_by(pid: int, uid: int | None = None, *, children: bool = False, seconds
 
 
 def _look_at(pid: int, found: _Found) -> None:
-    """Adds a process: an ended one holds nothing; of one that may not be looked into, only `status` counts."""
+    """Adds the memory of a process to `found`. If its descriptors cannot be listed, only `status` counts."""
     sizes = _sizes(pid)
     found.anonymous.append(sizes.get(_ANONYMOUS, 0))
     found.mapped += sum(sizes.get(kind, 0) for kind in _MAPPED)
@@ -98,7 +97,7 @@ def _look_at(pid: int, found: _Found) -> None:
         try:
             descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 (descriptors, not files)
         except PermissionError:
-            # An ended process that is not reaped yet has no memory, and its descriptors cannot be listed.
+            # A zombie has no memory, and its descriptors cannot be listed either.
             found.unseen += bool(_sizes(pid))
             raise
         found.seen += 1
@@ -116,7 +115,7 @@ def _look_at(pid: int, found: _Found) -> None:
 
 
 def _exactly(pid: int, found: _Found) -> int:
-    """Returns a process's mapped memory without that in `files` and `scratch`, and of shared pages only its part."""
+    """Returns the memory that a process maps, with its part of shared pages, but without `files` and `scratch`."""
     if time.monotonic() > found.deadline:
         return sum(_sizes(pid).values())
     with contextlib.suppress(OSError):
@@ -131,11 +130,11 @@ def _exactly(pid: int, found: _Found) -> int:
 
 
 def _huge_pages(pid: int, text: str, found: _Found) -> int:
-    """Returns the huge pages that a process has mapped, beyond those in `files`."""
+    """Returns the bytes of huge pages that a process maps and that are not counted in `files`."""
     held = 0
     for start, end, kind, major, minor, inode, page, shared, private in _HUGE.findall(text):
         size = int(shared) + int(private) << 10
-        # After a private write a page is the process's own, in addition to the file's page.
+        # A write to a private mapping gives the process a page of its own, in addition to the page of the file.
         copies = _copies(pid, int(start, 16), int(end, 16), int(page) << 10, found) if kind == "p" and size else 0
         counted = (os.makedev(int(major, 16), int(minor, 16)), int(inode)) in found.files
         held += min(copies, size) if counted else size
@@ -143,7 +142,7 @@ def _huge_pages(pid: int, text: str, found: _Found) -> int:
 
 
 def _copies(pid: int, start: int, end: int, page: int, found: _Found) -> int:
-    """Returns the bytes between two addresses that belong to no file; all if there is no time, or no right, to look."""
+    """Returns the bytes between two addresses that belong to no file; all bytes if `pagemap` is not read in time."""
     small = os.sysconf("SC_PAGE_SIZE")
     copies = 0
     try:
@@ -159,7 +158,7 @@ def _copies(pid: int, start: int, end: int, page: int, found: _Found) -> int:
 
 
 def _sizes(pid: int) -> dict[str, int]:
-    """Returns bytes by kind of memory; empty for a process that has ended."""
+    """Returns a process's bytes by kind of memory; empty if it has ended."""
     with contextlib.suppress(OSError):
         return {kind: int(size) << 10 for kind, size in _KIND.findall(_text(f"/proc/{pid}/status"))}
     return {}
@@ -178,17 +177,17 @@ def _tree(pid: int) -> list[int]:
 
 @cache
 def _in_memory() -> tuple[int, ...]:
-    """Returns the device of the kernel's own files in memory: memfds, and memory shared without a file."""
+    """Returns the device number of the kernel's memory files: memfds, and shared memory without a file."""
     return (_device_of(os.MFD_CLOEXEC),)
 
 
 @cache
 def _huge() -> tuple[int, ...]:
-    """Returns the devices of files in huge pages, one for each page size."""
+    """Returns the device numbers of files in huge pages, one for each page size."""
     sizes = [int(each.name.removeprefix("hugepages-").removesuffix("kB")) << 10 for each in _HUGE_SIZES.glob("*")]
     devices = []
     for size in sizes:
-        # A kernel may know a size and have no file system for it.
+        # A kernel may list a size without having a file system for it.
         with contextlib.suppress(OSError):
             flags = os.MFD_CLOEXEC | os.MFD_HUGETLB | (size.bit_length() - 1) << _MFD_HUGE_SHIFT
             devices.append(_device_of(flags))
@@ -205,9 +204,9 @@ def _device_of(flags: int) -> int:
 
 @contextlib.contextmanager
 def _as_user(uid: int | None) -> Iterator[None]:
-    """Gives this thread the user's rights to files, if it may not look into others' processes otherwise.
+    """Runs as the user for file access in this thread, if that is needed to inspect the user's processes.
 
-    Root in a container often may not.
+    Root in a container often lacks CAP_SYS_PTRACE and so may not inspect other users' processes.
     """
     if uid is None or os.geteuid() != 0 or _sees_all():
         yield

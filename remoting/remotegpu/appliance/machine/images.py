@@ -1,4 +1,4 @@
-"""Files for suspended sessions' GPU memory: in memory of this machine, or on a disk, within limits."""
+"""Files for the GPU memory of suspended sessions: in this machine's memory or on a disk, within limits."""
 
 import errno
 import fcntl
@@ -11,12 +11,12 @@ from typing import Final
 
 from remotegpu.api.quantities import format_bytes
 
-# A part of all the room, as of the machine's memory (`budgets`): one tenant leaves something to others.
+# The part of all room that one tenant may use. `budgets` has the same rule for the machine's memory.
 _TENANTS_PART: Final = 0.75
 
 
 class NoRoomError(Exception):
-    """No file of that size is possible; the message says how much room there is."""
+    """Raised if there is no room for an image. The message has the free and the total room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ImageRoom:
 
 
 class ImageFile:
-    """One image. It has no name, so it goes with its last open descriptor; the worker that writes it seals it."""
+    """An image file without a name. It is deleted when its last descriptor is closed. The worker seals it."""
 
     def __init__(self, file: FileIO, size: int, place: "_Place", tenant: str) -> None:
         self.file = file
@@ -39,7 +39,7 @@ class ImageFile:
         return self.file.closed
 
     def excess(self) -> str:
-        """Returns how it exceeds its reservation, else empty: on a disk its writer can make it larger."""
+        """Returns an error if the file exceeds its reservation, else "". A writer can enlarge a file on a disk."""
         has = 0 if self.file.closed else os.fstat(self.file.fileno()).st_size
         if has <= self.bytes:
             return ""
@@ -63,7 +63,7 @@ class _Place:
     option: str
     most: int
     folder: Path | None
-    # Bytes, by tenant.
+    # Reserved bytes of each tenant.
     used: Counter[str] = field(default_factory=Counter)
 
     def open(self) -> FileIO:
@@ -86,9 +86,9 @@ class Images:
             self._places.append(_Place("--suspend-disk", room.disk_bytes, room.folder))
 
     def create(self, size: int, tenant: str) -> ImageFile:
-        """Makes a file with all of its `size` bytes reserved, for a tenant, if it has a name. For a thread.
+        """Creates a file with `size` reserved bytes for a tenant. Blocks: not for an event loop.
 
-        Raises NoRoomError.
+        An empty `tenant` has no limit of its own. Raises NoRoomError.
         """
         has = sum(place.used[tenant] for place in self._places)
         most = int(sum(place.most for place in self._places) * _TENANTS_PART)
@@ -117,7 +117,7 @@ def _filled(place: _Place, size: int) -> FileIO:
         if size:
             os.posix_fallocate(file.fileno(), 0, size)
         if place.folder is None:
-            # Its writer is a tenant's process, and must not make it larger.
+            # The writer is a process of a tenant and must not enlarge the file.
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
         elif os.fstat(file.fileno()).st_blocks * 512 < size:
             raise OSError(errno.ENOSPC, "no room is reserved there")

@@ -1,4 +1,4 @@
-"""The memory that this appliance may use before the kernel kills: the limit of its own cgroup, as a pod has one."""
+"""The memory that the appliance may use before the kernel kills: the limit of its cgroup, as in a pod."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from remotegpu.appliance.machine.cgroups import own_groups
 
-# By whether it is version 2: limit, use, and the parts of the use that the kernel reclaims before it kills.
+# By whether it is version 2: limit, use, and the reclaimable parts of the use.
 _FILES = {
     True: ("memory.max", "memory.current", ("inactive_file", "active_file")),
     False: ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 }
-# A session can take so much between two looks; and some of a small limit has to be left.
+# Kept free, since sessions allocate between two measurements; the second value is for small limits.
 _MARGIN = 512 << 20
 _LEAST_MARGIN = 64 << 20
 # Version 1 reports this number or more if there is no limit.
@@ -22,7 +22,7 @@ _NO_LIMIT = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The group with the lowest limit that applies to us."""
+    """The cgroup with the lowest memory limit that applies to the appliance."""
 
     folder: Path
     second: bool
@@ -30,7 +30,7 @@ class Room:
 
     @property
     def most(self) -> int:
-        """The bytes that all processes of the appliance may hold together: below the limit, so that we act first."""
+        """The bytes that all processes of the appliance may hold: less than the limit, to act before the kernel."""
         return self.limit - min(_MARGIN, max(self.limit // 4, min(_LEAST_MARGIN, self.limit // 2)))
 
     def used(self) -> int:
@@ -47,16 +47,16 @@ class Room:
 
 @cache
 def own_room() -> Room | None:
-    """Returns the group with the lowest memory limit, of our cgroups and those above them; None if none has one."""
+    """Returns the cgroup with the lowest memory limit among ours and their parents; None if there is no limit."""
     found = [room for parent in own_groups() for room in _rooms(parent.folder, second=parent.second)]
     return min(found, key=lambda room: room.limit, default=None)
 
 
 def _rooms(folder: Path, *, second: bool) -> Iterator[Room]:
-    """Yields the limits of this group, and of those above it that are visible."""
+    """Yields this cgroup and its visible parents, if they have a limit."""
     name, _, _ = _FILES[second]
     for each in (folder, *folder.parents):
-        # The uppermost group has no such file, nor have folders above it.
+        # The root cgroup and the folders above it have no such file.
         with contextlib.suppress(OSError, ValueError):
             limit = int((each / name).read_text(encoding="ascii"))
             if limit < _NO_LIMIT:

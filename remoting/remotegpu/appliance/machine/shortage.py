@@ -11,27 +11,27 @@ from typing import Final
 from remotegpu.api.quantities import format_bytes
 from remotegpu.appliance.machine.room import Room
 
-# A session takes a dozen while it starts. With fewer free ones nothing new begins; the present ones may use them. Their
-# number is an eighth of the limit, within these bounds.
+# The bounds of the descriptors that are kept free for present sessions: an eighth of the limit. A session needs about
+# a dozen while it starts.
 _LEAST_DESCRIPTORS: Final = (24, 64)
-# A worker without a context.
+# The memory of a worker without a context.
 _LEAST_BYTES: Final = 64 << 20
-# Descriptors that the appliance keeps open for a session: sockets of its worker and its turns, its client's process, an
-# image.
+# The descriptors that the appliance keeps open for a session: sockets of the worker and of its turns, the client's
+# process, an image.
 OF_SESSION: Final = 8
 _LIMIT: Final = re.compile(r"^Max open files\s+(\d+)", re.MULTILINE)
 _AVAILABLE: Final = re.compile(r"^MemAvailable:\s+(\d+) kB$", re.MULTILINE)
 
 
-# Any client may ask for the inventory, as often as it likes.
+# A result is reused for this time, since any client may ask for the inventory, without a limit.
 _LOOK_SECONDS: Final = 1.0
 
 
 class Shortage:
-    """Tells why no session can be opened; looks once a second however often it is asked. For any thread. `look` looks
-    now, for the one who is about to open a lease.
+    """Returns the reason why no session can be opened, or "". Any thread may call it.
 
-    `processes`: the appliance's own that a session takes descriptors of.
+    A call measures at most once a second; `look`, for a caller that opens a lease, always measures. `processes` returns
+    the pids of the appliance's own processes in which a session needs descriptors.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Shortage:
 
     def __call__(self) -> str:
         if (now := self._now()) >= self._until:
-            self._until = now + _LOOK_SECONDS  # before the look: others who ask meanwhile get what was found last
+            self._until = now + _LOOK_SECONDS  # set before `look`: concurrent callers get the last result
             self.look()
         return self._found
 
@@ -55,23 +55,23 @@ class Shortage:
 
 
 def descriptors_of_tenant() -> int:
-    """Returns how many descriptors of the appliance one tenant may have: half of those that are not kept free."""
+    """Returns the number of the appliance's descriptors that one tenant may have: half of those not kept free."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (limit - _least(limit)) // 2
 
 
 def code_files() -> int:
-    """Returns how many images of device code may be kept, each in an open file."""
+    """Returns the number of images of device code that may be cached, each in an open file."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit // 8
 
 
 def shortage(processes: Iterable[int], room: Room | None, *, before: bool = False) -> str:
-    """Returns why no session can be opened, with the remedy; empty if one can.
+    """Returns the reason why no session can be opened, with the remedy; empty if one can.
 
-    `processes`: the appliance's own that a session takes descriptors of. `before`: there was a shortage, which ends
-    when twice as much is free. The text is the same while it lasts: the operator checks all waiting claims when it
-    changes.
+    `processes` are the pids of the appliance's own processes in which a session needs descriptors. If there was a
+    shortage `before`, it ends only when twice as much is free. The text stays the same during a shortage: when the text
+    changes, the operator checks all waiting claims.
     """
     times = 2 if before else 1
     for pid in processes:
@@ -105,7 +105,7 @@ def _open(pid: int, limit: int) -> int:
     except (FileNotFoundError, PermissionError):
         return 0  # it has ended
     except OSError:
-        return limit  # not even one is left for the look
+        return limit  # no descriptor is left to list the folder
 
 
 def _available() -> int:

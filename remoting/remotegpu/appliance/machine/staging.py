@@ -1,4 +1,4 @@
-"""The appliance's own folder: files that other users have to read, and the scratch folders of sessions."""
+"""The appliance's temporary folder: for files that other users must read, and for scratch folders of sessions."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class StagingError(Exception):
-    """The temporary folder cannot be used; the message says why and what to do."""
+    """Raised if the temporary folder cannot be used. The message has the cause and the remedy."""
 
 
 @contextlib.contextmanager
@@ -33,9 +33,9 @@ def _explained() -> Iterator[None]:
 
 
 class Staging:
-    """A folder in the machine's temporary one, made at its first use.
+    """A folder in the machine's temporary folder, created at the first use.
 
-    It also has copies of programs and libraries that another uid cannot read in their place, as under /root.
+    It also has copies of programs and libraries that another uid cannot read at their original path, as under /root.
     """
 
     def __init__(self) -> None:
@@ -44,11 +44,11 @@ class Staging:
 
     @_explained()
     def readable(self, path: Path) -> Path:
-        """Returns `path` itself if every user can read it (or no other user will), else a copy."""
+        """Returns `path` if every user can read it or the appliance is not root, else the path of a copy."""
         if os.geteuid() != 0 or _readable_by_all(path):
             return path
         copy = self.folder(path.parent.name) / path.name
-        # Next to a running one, as after a handover.
+        # Written under another name: the old copy may be running, as after a handover.
         new = copy.with_name(f"{copy.name}.new")
         shutil.copyfile(path, new)
         new.chmod(0o755)
@@ -56,7 +56,7 @@ class Staging:
 
     @_explained()
     def folder(self, name: str) -> Path:
-        """Returns a folder that every user can read, and that ends with the appliance."""
+        """Returns a subfolder that every user can read. It is removed when the appliance ends."""
         if self._folder is None:
             self._folder, self._lock = _make()
             self._folder.chmod(0o755)
@@ -66,7 +66,7 @@ class Staging:
         return folder
 
     def private(self, name: str) -> Path:
-        """Returns a folder that no other user can look into."""
+        """Returns a subfolder that no other user can read."""
         folder = self.folder(name)
         folder.chmod(0o700)
         return folder
@@ -76,7 +76,7 @@ class Staging:
 
     @classmethod
     def adopted(cls, state: State) -> "Staging":
-        """Takes over the folder described by `handed`."""
+        """Takes over the folder from a state that `handed` returned."""
         staging = cls()
         staging._folder = Path(state["folder"])
         staging._lock = None if state["lock"] is None else taken(state["lock"])
@@ -92,7 +92,7 @@ class Staging:
 
 @_explained()
 def sweep() -> None:
-    """Removes the folders of this user's appliances that were killed and could not do it themselves."""
+    """Removes folders that killed appliances of this user left behind."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         lock = None
         with contextlib.suppress(OSError):
@@ -105,24 +105,24 @@ def sweep() -> None:
 
 
 def _make() -> tuple[Path, int | None]:
-    """Makes a new folder and holds it."""
+    """Creates a folder and locks it. The lock is None if the file system has no locks."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         try:
             lock = _hold(path)
         except OSError:
-            # A file system without locks: no sweep removes anything there.
+            # On a file system without locks, `sweep` removes nothing.
             return path, None
         if lock is not None:
             return path, lock
-        # Another appliance's sweep came between, and removes it.
+        # Another appliance's `sweep` locked the folder first, and removes it.
 
 
 def _hold(path: Path) -> int | None:
-    """Opens and locks a folder of this user; None if it is missing, belongs to another user, or is locked.
+    """Opens and locks a folder of this user. Returns None if it is missing, locked, or another user's.
 
-    The kernel releases the lock when the last process that has the descriptor ends, even if it is killed. Raises
-    OSError if the folder cannot be opened (a link is refused), or if its file system has no locks.
+    The kernel releases the lock when the last process with the descriptor ends, even if it is killed. Raises OSError
+    if the folder cannot be opened or is a link, or if its file system has no locks.
     """
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

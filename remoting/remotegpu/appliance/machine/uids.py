@@ -1,4 +1,4 @@
-"""User ids for workers: one for each live session, and no two appliances of a machine use the same ones."""
+"""User ids for workers: each live session has its own, and the appliances of one machine use different ids."""
 
 import contextlib
 import errno
@@ -13,24 +13,25 @@ from typing import Final
 
 from remotegpu.appliance.handover import State, kept, taken
 
-# Each appliance takes one, and another when it has that many sessions.
+# The number of ids in a block. An appliance takes one block, and another when the first is full.
 BLOCK: Final = 256
 BLOCKS: Final = range(64000, 59999, -BLOCK)
-# A file for each block, which its appliance locks. Only root reaches the folder: no other user can take a block.
+# The folder has a file for each block, which its appliance locks. Only root can open the folder, so no other user can
+# take a block.
 LOCKS: Final = Path("/run/remotegpu-uids")
-# No other user reaches the folder either.
+# Errors of locks on a read-only or missing file system, where no other user can create the folder either.
 _NO_PLACE: Final = (errno.EROFS, errno.ENOENT)
 _log = logging.getLogger(__name__)
 
 
 class NoUidsError(Exception):
-    """No user ids are free for sessions, or not one more; the message says why and what to do."""
+    """Raised if no user id is free for sessions. The message has the cause and the remedy."""
 
 
 def _lock(folder: Path, base: int) -> int | None:
-    """Locks a block while the file is open; None if it is taken. Raises OSError.
+    """Locks a block and returns the open file; None if another appliance has the block. Raises OSError.
 
-    The kernel drops the lock with the process, however that ends.
+    The kernel releases the lock when the process ends, even if it is killed.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     owner = folder.stat(follow_symlinks=False)
@@ -46,9 +47,9 @@ def _lock(folder: Path, base: int) -> int | None:
 
 
 def _name(base: int) -> int | None:
-    """Binds the name by which appliances of the previous release know that the block is taken.
+    """Binds the socket name that reserves the block for appliances of the previous release; None if it is taken.
 
-    Any process can bind it, so it does not decide. It goes with the next release.
+    Any process can bind the name, so only the lock decides. The next release will not have this name.
     """
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as holder:
         try:
@@ -79,14 +80,14 @@ class _Block:
 
 
 class Uids:
-    """Hands out user ids, as root only.
+    """Allocates user ids, if the appliance runs as root.
 
-    With base 0 workers keep the appliance's own id, for example where root may not change ids. Without a base the ids
-    are of the first block that no other appliance of this machine has, and of further ones while that is full.
+    With base 0, workers keep the appliance's own id, for example where root may not change ids. Without a base, ids
+    come from the first block that no other appliance of this machine has, and from more blocks if that is full.
     """
 
     def __init__(self, base: int | None = None, blocks: Sequence[int] = BLOCKS, locks: Path = LOCKS) -> None:
-        """Raises NoUidsError if no block is free."""
+        """Takes the first block. Raises NoUidsError if no block is free."""
         self._choices: Sequence[int] = ()
         self._locks = locks
         self._blocks: list[_Block] = []
@@ -114,7 +115,7 @@ class Uids:
             )
 
     def _claim_block(self) -> bool:
-        """Claims a block; false if there is none. Raises OSError."""
+        """Claims a block. Returns False if no block is free. Raises OSError."""
         for named in (True, False):
             for base in self._choices:
                 if self._claim(base, named):
@@ -122,7 +123,7 @@ class Uids:
         return False
 
     def _claim_by_name(self, why: str) -> bool:
-        """Claims a block by its name alone if nothing can be locked, as in a read-only container."""
+        """Claims a block by its socket name alone, where files cannot be locked, as in a read-only container."""
         for base in self._choices:
             if (name := _name(base)) is not None:
                 self._blocks.append(_Block(range(base, base + BLOCK), None, name))
@@ -137,7 +138,7 @@ class Uids:
         return False
 
     def _claim(self, base: int, named: bool) -> bool:
-        """Claims the block at `base`. `named`: only one that no appliance of the previous release can have."""
+        """Claims the block at `base`. With `named`, only if its socket name is free too (see `_name`)."""
         lock = _lock(self._locks, base)
         if lock is None:
             return False
@@ -159,7 +160,7 @@ class Uids:
             return None
         uid = self._take()
         if uid is None:
-            # Without the folder, or a descriptor, there is no further block.
+            # An OSError means that there is no further block: the folder, or a descriptor, is missing.
             with contextlib.suppress(OSError):
                 uid = self._take() if self._claim_block() else None
         if uid is None:
@@ -195,7 +196,7 @@ class Uids:
 
     @classmethod
     def adopted(cls, state: State, locks: Path = LOCKS) -> "Uids":
-        """Takes over the blocks described by `handed`. The previous release's code held no locks."""
+        """Takes over the blocks from a state that `handed` returned. The code of the previous release had no locks."""
         uids = cls.__new__(cls)
         uids._locks, uids._blocks = locks, []
         for (start, stop, name, used), lock in zip(

@@ -1,5 +1,5 @@
 """Leases that move between appliances while their programs run: departure, arrival, and allowed destinations.
 
-Called by the control service. The workers move the bytes (`worker/src/moving`); this package has the order of the steps
-and the rollback if one of them fails.
+The control service calls this package. The workers move the bytes (`worker/src/moving`). This package controls the
+order of the steps, and rolls back if one of them fails.
 """

@@ -1,7 +1,7 @@
-"""Leases that move here from another appliance.
+"""Receives leases that move to this appliance from another one.
 
-The other appliance's workers connect as clients and make their sessions again at workers of this one; the programs' own
-clients follow when the lease is settled.
+The workers of the other appliance connect like clients and rebuild their sessions in workers of this appliance. The
+clients of the programs reconnect here when the lease is settled.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ import grpc
 
 from remotegpu.api.lines import one_line
 from remotegpu.api.quantities import Ask
+from remotegpu.appliance._generated.worker_requests import Adopted
 from remotegpu.appliance.claims.leases import ClaimLeases
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.gpus.hardware import Snapshot
 from remotegpu.appliance.leases.leases import Leases
-from remotegpu.appliance.packets import Packet
 from remotegpu.appliance.refusal import RefusalError, refused
 from remotegpu.appliance.sessions.sessions import SessionRefusedError, Sessions
-from remotegpu.appliance.sessions.state import Lease, Session
+from remotegpu.appliance.sessions.state import Answer, Lease, Session
 from remotegpu.appliance.shares.asks import ask_of, compute_of
 from remotegpu.appliance.shares.claims import Claim
 from remotegpu.rpc import pb
@@ -33,12 +33,12 @@ _INVITATION_SECONDS: Final = 60.0
 _MOST_INVITATIONS: Final = 64
 _MOST_OF_ONE: Final = 16
 _MOST_NAME: Final = 200
-# Counted from when all was sent.
+# The time limit from the end of sending.
 _ADOPT_SECONDS: Final = 30.0
-# Attributes with a GPU's place, not its kind.
+# Device attributes for the position of a GPU on the PCI bus, which may differ.
 _PLACE_ATTRIBUTES: Final = (33, 34, 50)
 _HEX: Final = frozenset("0123456789abcdef")
-# The UID of a pod, as Kubernetes makes it; empty outside of a cluster.
+# The form of a pod's UID in Kubernetes; empty outside of a cluster.
 _POD: Final = re.compile(r"[A-Za-z0-9-]{0,64}")
 _UUID_BYTES: Final = 16
 # 8 bits of a bus and 5 of a device (PCI Local Bus Specification 3.0, 3.2.2.3.2).
@@ -48,23 +48,23 @@ _MOST_SLOT: Final = 31
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """The state of an invited lease."""
+    """An invitation, and the state of the lease that moves here with it."""
 
     owner: str
-    # In Kubernetes the id of the claim's lease.
+    # The id of the claim's lease in Kubernetes, else empty.
     lease_id: str = ""
-    # A lease moves with the invitation, or has tried to.
+    # Whether a lease moves with the invitation, or has tried to.
     used: bool = False
     lease: Lease | None = None
     # With the ticket of its client, and the future for its worker's report.
-    sessions: list[tuple[Session, str, asyncio.Future[Packet]]] = field(default_factory=list)
+    sessions: list[tuple[Session, str, asyncio.Future[Answer | None]]] = field(default_factory=list)
     # Set once there is a worker for each session.
     watch: asyncio.Task[None] | None = None
 
 
 class Arrivals:
     def __init__(self, leases: Leases, sessions: Sessions, gateway: Gateway, snapshot: Snapshot) -> None:
-        # Set if leases are those of claims.
+        # Set in Kubernetes, where all leases are those of claims.
         self.claims: ClaimLeases | None = None
         self._leases = leases
         self._sessions = sessions
@@ -77,9 +77,9 @@ class Arrivals:
         return bool(self._invited)
 
     def invite(self, owner: str, lease_id: str) -> str:
-        """Returns an invitation for one lease to move here; it will be `owner`'s. Raises RefusalError.
+        """Returns an invitation for one lease, which will belong to `owner`. Raises RefusalError.
 
-        In Kubernetes the invitation is for this lease of a claim.
+        In Kubernetes the invitation is only for the lease `lease_id` of a claim.
         """
         of_one = sum(arrival.owner == owner for arrival in self._invited.values())
         if len(self._invited) >= _MOST_INVITATIONS or (of_one >= _MOST_OF_ONE and not lease_id):
@@ -108,7 +108,7 @@ class Arrivals:
         self._invited = {name: each for name, each in self._invited.items() if each is not arrival}
 
     def _give_up(self, arrival: Arrival, why: str) -> None:
-        """Removes all traces of the arrival here."""
+        """Cancels an arrival: invalidates its invitation and ends its lease."""
         self._drop(arrival)
         if arrival.watch is not None:
             arrival.watch.cancel()
@@ -116,14 +116,14 @@ class Arrivals:
             self._end(arrival.lease, why)
 
     def _end(self, lease: Lease, why: str) -> None:
-        """Ends the lease, but not a later one of the same name."""
+        """Ends the lease, unless it was replaced by a later lease with the same id."""
         if self._leases.by_id(lease.lease_id) is lease:
             self._leases.end(lease.lease_id, why)
 
     async def receive(self, arrival: Arrival, request: pb.ReceiveLeaseRequest) -> list[str]:
-        """Takes a share and starts workers; returns a ticket for each session's data.
+        """Takes a share and starts workers. Returns a ticket for the data of each session.
 
-        Raises RefusalError; then nothing is left here.
+        Raises RefusalError, and then frees everything.
         """
         _check(request)
         if arrival.used:
@@ -131,7 +131,7 @@ class Arrivals:
         arrival.used = True
         tickets: list[str] = []
         try:
-            # A lease that was here before, and comes back at once.
+            # The same lease may have just left this appliance.
             await self._leases.finish_end(request.lease_id)
             lease = arrival.lease = self._take_share(arrival, request)
             for moving in request.sessions:
@@ -142,7 +142,7 @@ class Arrivals:
                 arrival.sessions.append((session, moving.ticket, self._sessions.expect(session)))
                 tickets.append(ticket)
         except BaseException as error:
-            # The caller may have left too, without an answer.
+            # Also if the caller has cancelled the call.
             self._give_up(arrival, "it does not move here")
             if isinstance(error, SessionRefusedError):
                 raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"NoRoom: {error}") from None
@@ -167,7 +167,7 @@ class Arrivals:
             if why := _difference(was, device):
                 self._end(lease, "it does not move here")
                 raise refused(why)
-            # Its programs know the device by these values.
+            # The programs identify the device by these values.
             device.uuid, device.pci_domain, device.pci_bus, device.pci_device = (
                 was.uuid,
                 was.pci_domain,
@@ -190,9 +190,9 @@ class Arrivals:
         return claim
 
     async def settle(self, arrival: Arrival, *, keep: bool) -> None:
-        """Settles the lease: keeps it here, or removes it.
+        """Ends the move: opens the lease here if `keep`, else removes it.
 
-        Raises RefusalError if it was to be kept and a part of it has not arrived; then nothing is left here.
+        Raises RefusalError if the lease should be kept but has not arrived completely, and then frees everything.
         """
         if arrival.used and arrival.watch is None:
             raise refused("NotArrived: its sessions are still being made here")
@@ -203,7 +203,7 @@ class Arrivals:
         try:
             why = await self._incomplete(arrival) if keep else "it stays where it was"
         except BaseException:
-            # The caller has left, and assumes that the lease stays there.
+            # The caller has cancelled the call, and so keeps the lease at its side.
             self._give_up(arrival, "it stays where it was")
             raise
         if not why and self._leases.by_id(lease.lease_id) is not lease:
@@ -225,15 +225,15 @@ class Arrivals:
         _log.info("lease %s (%s) has moved here", lease.lease_id[:8], lease.client)
 
     async def _incomplete(self, arrival: Arrival) -> str:
-        """Returns the part that has not arrived; empty if all has."""
+        """Waits for all sessions. Returns an error if a session has not arrived completely, else ""."""
         answers = [answer for _, _, answer in arrival.sessions]
         if answers:
             await asyncio.wait(answers, timeout=_ADOPT_SECONDS)
-        missing = [answer for answer in answers if not answer.done() or answer.result().get("op") != "adopted"]
+        missing = [answer for answer in answers if not answer.done() or not isinstance(answer.result(), Adopted)]
         return f"{len(missing)} of its {len(answers)} sessions are not complete" if missing else ""
 
     async def _watch(self, arrival: Arrival, lease: Lease) -> None:
-        """Ends the lease if it is not settled: its workers end when the other appliance is gone."""
+        """Ends the lease if it is never settled: all its workers have ended because the other appliance is gone."""
         await asyncio.sleep(_INVITATION_SECONDS)
         await asyncio.gather(*(session.process.wait() for session, _, _ in arrival.sessions if session.process))
         self._drop(arrival)
@@ -241,7 +241,7 @@ class Arrivals:
 
 
 def _check(request: pb.ReceiveLeaseRequest) -> None:
-    """Raises RefusalError for a request that no appliance of ours sends: the invited peer is not trusted."""
+    """Raises RefusalError for an invalid request. The invited peer is not trusted."""
     names = [(request.lease_id, 32), (request.lease_secret, 64)]
     names += [pair for each in request.sessions for pair in ((each.session_id, 32), (each.ticket, 64))]
     session_ids = {each.session_id for each in request.sessions}
@@ -272,7 +272,7 @@ def _ask_of(request: pb.ReceiveLeaseRequest) -> Ask:
 
 
 def _difference(was: pb.Device, device: pb.Device) -> str:
-    """Returns a difference that a program would notice; empty if there is none."""
+    """Returns a difference between two devices that a program would notice; empty if there is none."""
     if was.name != device.name:
         return f"OtherGpuModel: {was.name} here and {device.name} there"
     for attribute in sorted({*was.attributes, *device.attributes} - set(_PLACE_ATTRIBUTES)):

@@ -1,6 +1,7 @@
-"""Leases that move to another appliance, in two phases.
+"""Moves leases to another appliance, in two phases.
 
-First their sessions are made again there while they are paused here. Then they are there, or they go on here as before.
+First the other appliance rebuilds the sessions; at the end of this phase they are paused here. Then either the lease is
+settled at the other appliance, or the sessions continue here as before.
 """
 
 import asyncio
@@ -23,32 +24,33 @@ import grpc
 
 from remotegpu.api.failures import ApplianceError
 from remotegpu.api.lines import one_line
+from remotegpu.appliance._generated import worker_orders as orders
+from remotegpu.appliance._generated.worker_requests import Ahead, Moved, NotMoved
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.gpus.hardware import Snapshot
 from remotegpu.appliance.leases.leases import Leases, Waiting
 from remotegpu.appliance.leases.suspension import Bytes, Suspensions
 from remotegpu.appliance.moving.destinations import SECRET, Destination
-from remotegpu.appliance.packets import Packet, whole_number
 from remotegpu.appliance.refusal import RefusalError, refused
 from remotegpu.appliance.sessions.budgets import tenant_of
 from remotegpu.appliance.sessions.sessions import DRAIN_SECONDS, Sessions
-from remotegpu.appliance.sessions.state import Lease, Session
+from remotegpu.appliance.sessions.state import Answer, Lease, Session
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, Endpoint, parse_endpoint
 
 _log = logging.getLogger(__name__)
 
-# The other appliance starts workers, or waits until all has arrived.
+# Long enough for the other appliance to start workers, or to wait for all data.
 _CALL_SECONDS: Final = 60.0
 _CONNECT_SECONDS: Final = 5.0
 _MOST_REASON: Final = 500
-# Limit for precopy, which sends memory while the program runs: 4 TiB at 1 GiB/s, 40 GiB at 10 MiB/s.
+# The time limit of precopy, which sends memory while the program runs: 4 TiB at 1 GiB/s, 40 GiB at 10 MiB/s.
 _AHEAD_SECONDS: Final = 4096.0
 _READ_BYTES: Final = 256 << 10
-# Bytes per second (socket(7) of Linux 4.13; Python has no name for it).
+# A socket option in bytes per second (socket(7) of Linux 4.13). Python has no name for it.
 _SO_MAX_PACING_RATE: Final = 47
 _MOST_PORT: Final = 65535
-# Moves at a time, of one user and of all: each call to another appliance takes a thread while it waits.
+# Concurrent moves of one user, and threads of all moves: each call to another appliance blocks a thread.
 _MOST_OF_ONE: Final = 8
 _THREADS: Final = ThreadPoolExecutor(64, "move")
 
@@ -65,27 +67,27 @@ class Departures:
         snapshot: Snapshot,
         bytes_per_second: int | None,
     ) -> None:
-        """`bytes_per_second`: the most that one lease sends; None for no limit."""
+        """Starts without moves. `bytes_per_second` limits the rate of one lease; None: no limit."""
         self._bytes_per_second = bytes_per_second
         self._leases = leases
         self._sessions = sessions
         self._suspensions = suspensions
         self._gateway = gateway
         self._snapshot = snapshot
-        # Leases that are moving, by tenant.
+        # The number of moving leases of each tenant.
         self._moving: Counter[str] = Counter()
 
     async def move(self, lease: Lease, to: Destination) -> AsyncIterator[Waiting | Bytes]:
-        """Yields its progress, once a second, and at last how many bytes of memory were sent.
+        """Moves a lease. Yields its progress once a second, and at last the number of sent bytes of memory.
 
-        It continues if the caller leaves. Raises RefusalError; then the lease is here as it was.
+        Continues if the caller leaves. Raises RefusalError, and then leaves the lease here as it was.
         """
         async for event in self._suspensions.follow(lease, self._move(lease, to), "its work completes and is copied"):
             yield event
 
     async def _move(self, lease: Lease, to: Destination) -> Bytes:
         runs, tenant = lease.suspended is None, tenant_of(lease)
-        # In Kubernetes the operator limits moves.
+        # In Kubernetes the operator limits moves instead.
         if self._moving[tenant] >= _MOST_OF_ONE and lease.claim is None:
             message = f"{_MOST_OF_ONE} leases of yours move already: try again when one is there"
             raise RefusalError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
@@ -115,7 +117,7 @@ class Departures:
                     raise refused(f"NoAppliance: {to.endpoint} answers with no data port; it stays here")
                 paused, answers = await self._send_all(workers, other, place)
             except BaseException:
-                # Frees the share there at once, not only when its invitation expires.
+                # Frees the share at the destination at once, before the invitation expires.
                 with contextlib.suppress(ApplianceError):
                     await _aside(other.settle_lease, to.invitation, keep=False)
                 raise
@@ -126,14 +128,14 @@ class Departures:
         text = json.dumps(where)
         for session in workers:
             self._gateway.moved(session.session_id, self._gateway.ticket(session.session_id), text)
-        # Otherwise a client whose worker is gone would learn that before it learns the new place.
+        # The clients must learn the new place before their workers end.
         await self._gateway.synced()
         for session in workers:
             self._sessions.leave(session)
         self._leases.moved(lease, text)
         seconds = time.monotonic() - paused
         _log.info("lease %s has moved to %s: it stood still for %.2f s", lease.lease_id[:8], to.endpoint, seconds)
-        return sum(whole_number(answer, "bytes") for answer in answers)
+        return sum(answer.bytes for answer in answers if isinstance(answer, Moved))
 
     def _described(self, lease: Lease, workers: list[Session], invitation: str) -> pb.ReceiveLeaseRequest:
         return pb.ReceiveLeaseRequest(
@@ -159,7 +161,7 @@ class Departures:
 
     async def _send_all(
         self, workers: list[Session], other: ApplianceClient, place: pb.ReceiveLeaseReply
-    ) -> tuple[float, list[Packet]]:
+    ) -> tuple[float, list[Answer | None]]:
         """Sends all sessions; returns since when they are paused (monotonic), and their workers' answers."""
         async with contextlib.AsyncExitStack() as stack:
             connections = []
@@ -171,42 +173,42 @@ class Departures:
             pairs = zip(workers, connections, strict=True)
             ahead = await asyncio.gather(*(self._send_ahead(session, ours) for session, ours in pairs))
             paused = time.monotonic()
-            if any(answer.get("op") != "ahead" for answer in ahead):
+            if any(not isinstance(answer, Ahead) for answer in ahead):
                 return paused, ahead
             return paused, await asyncio.gather(*(self._send(session) for session in workers))
 
-    async def _send_ahead(self, session: Session, connection: socket.socket) -> Packet:
+    async def _send_ahead(self, session: Session, connection: socket.socket) -> Answer | None:
         """Sends a session's memory while the program runs, however slow the network is."""
         late = asyncio.get_running_loop().call_later(_AHEAD_SECONDS, _break, connection)
         try:
-            order = {"op": "ahead"}
+            order = orders.ahead()
             return await self._sessions.ask(session, order, [connection.fileno()], size=0, seconds=_AHEAD_SECONDS)
         finally:
             late.cancel()
 
-    async def _send(self, session: Session) -> Packet:
-        order = {"op": "move", "seconds": DRAIN_SECONDS}
+    async def _send(self, session: Session) -> Answer | None:
+        order = orders.move(seconds=DRAIN_SECONDS)
         size = session.granted_bytes
-        # A transfer at the lowest allowed rate is not late.
+        # Adds the time of a transfer at the limited rate.
         slowly = size * len(session.lease.sessions) / self._bytes_per_second if self._bytes_per_second else 0.0
         return await self._sessions.ask(session, order, size=size, seconds=DRAIN_SECONDS + slowly)
 
     async def _settle(
-        self, other: ApplianceClient, invitation: str, workers: list[Session], answers: list[Packet]
+        self, other: ApplianceClient, invitation: str, workers: list[Session], answers: list[Answer | None]
     ) -> None:
-        """Settles the lease there. Raises RefusalError if it does not move; its sessions go on here then."""
+        """Settles the lease at the destination. On failure its sessions continue here, and RefusalError is raised."""
         ended = "Ended: one of its processes ended meanwhile; move it again"
-        others = [answer for answer in answers if answer.get("op") != "moved"]
-        reasons = [one_line(answer.get("reason"), _MOST_REASON) if answer else ended for answer in others]
-        why = reasons[0] if reasons else ""
+        staying = [answer for answer in answers if not isinstance(answer, Moved)]
+        reasons = [one_line(answer.reason, _MOST_REASON) for answer in staying if isinstance(answer, NotMoved)]
+        why = [*reasons, ended][0] if staying else ""
         try:
             await _aside(other.settle_lease, invitation, keep=not why)
         except ApplianceError as error:
             why = why or str(error)
         if why:
             for session, answer in zip(workers, answers, strict=True):
-                if answer.get("op") in ("ahead", "moved") and session.process is not None:
-                    session.process.send({"op": "stay"})
+                if isinstance(answer, Ahead | Moved) and session.process is not None:
+                    session.process.send(orders.stay())
             raise refused(f"{why}; it stays here as it was")
 
 
@@ -217,7 +219,7 @@ def _break(connection: socket.socket) -> None:
 
 @contextlib.contextmanager
 def _authority(to: Destination) -> Iterator[Access]:
-    """Yields the access to the other appliance, which the invitation alone opens."""
+    """Yields the access to the other appliance. It has no token: the invitation gives the permission."""
     if not to.ca:
         yield Access("")
         return
@@ -228,14 +230,14 @@ def _authority(to: Destination) -> Iterator[Access]:
 
 
 async def _aside(call: Callable[..., _T], *arguments: object, **named: object) -> _T:
-    """Runs a call in a thread of moves: an appliance that does not answer delays no other work."""
+    """Runs a blocking call in a thread for moves, so that a hanging appliance delays no other work."""
     return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(call, *arguments, **named))
 
 
 async def _connect(
     other: ApplianceClient, port: int, preface: bytes, stack: contextlib.AsyncExitStack, rate: int | None
 ) -> socket.socket:
-    """Connects to a worker there, for one of ours; TLS is done here. The kernel limits the rate."""
+    """Connects to a worker of the other appliance. This process does TLS, and the kernel limits the rate."""
     tls = other.access.tls_context()
     if tls is None:
         plain = await _aside(other.connect_data, port, tls=False)
@@ -261,7 +263,7 @@ def _pace(carrying: socket.socket, rate: int | None) -> None:
 async def _connect_tls(
     other: ApplianceClient, port: int, preface: bytes, tls: ssl.SSLContext, stack: contextlib.AsyncExitStack
 ) -> tuple[socket.socket, socket.socket]:
-    """Returns our end, and the socket that carries it."""
+    """Connects by TLS. Returns the plain end for our worker, and the TCP socket that carries its data."""
     host, name = other.endpoint.host, other.access.server_name or other.endpoint.host
     far_writer: asyncio.StreamWriter | None = None
     try:
@@ -295,7 +297,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _ended(pumps: "asyncio.Future[tuple[None, None]]") -> None:
-    # By then the worker has closed its end.
+    # The worker has closed its end when this runs.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_CONNECT_SECONDS):
             await pumps

@@ -1,4 +1,4 @@
-"""Allowed destinations of a move, and their validation."""
+"""Validates the destinations of moves, and checks which ones are allowed."""
 
 import re
 from collections.abc import Iterable
@@ -10,20 +10,20 @@ import grpc
 from remotegpu.api import addresses
 from remotegpu.appliance.refusal import RefusalError
 
-# A value of `--move-to`.
+# The value of `--move-to` that allows all destinations.
 ANYWHERE: Final = "any"
 # The form of invitations and tickets.
 SECRET: Final = re.compile(r"[0-9a-f]{64}")
-# A DNS name or an address, as a certificate has it (RFC 1035, 2.3.4); an IPv6 address may have a zone (RFC 4007).
+# A DNS name or an address, as in a certificate (RFC 1035, 2.3.4). The address of a host may have a zone (RFC 4007).
 _NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,253}")
-# The size limit of an authority's certificates.
+# The size limit of the CA certificates.
 _MOST_CA: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The destination of a move. Without an authority there is no TLS."""
+    """The destination of a move. An empty `ca` means no TLS."""
 
     endpoint: str
     invitation: str
@@ -31,7 +31,7 @@ class Destination:
     server_name: str
 
     def check(self) -> None:
-        """Raises RefusalError if it cannot be an appliance: the caller who moves a lease is not trusted."""
+        """Raises RefusalError if a value is invalid. The caller who moves a lease is not trusted."""
         wrong = (
             (not _place(self.endpoint), "the address is not HOST:PORT"),
             (not SECRET.fullmatch(self.invitation), "the invitation is not one that InviteLease gave"),
@@ -44,10 +44,10 @@ class Destination:
 
 
 class Destinations:
-    """The appliances to which users may move leases, named by an administrator, who may move them anywhere."""
+    """The appliances to which users may move leases, from the option --move-to. Administrators may use any."""
 
     def __init__(self, named: Iterable[str]) -> None:
-        """`named`: addresses as `Destination` has them, or ANYWHERE. Raises ValueError if one is not an address."""
+        """Reads addresses of the form HOST:PORT, or ANYWHERE. Raises ValueError if one is neither."""
         self._anywhere = False
         self._places: set[str] = set()
         for each in named:
@@ -59,7 +59,7 @@ class Destinations:
                 raise ValueError(f"{each!r} is neither HOST:PORT nor {ANYWHERE}")
 
     def check(self, to: Destination, owner: str | None) -> None:
-        """Raises RefusalError if `owner` may not move a lease there; None is an administrator."""
+        """Raises RefusalError if `owner` may not move a lease to `to`. None is an administrator."""
         if owner is None or self._anywhere or _place(to.endpoint) in self._places:
             return
         message = (

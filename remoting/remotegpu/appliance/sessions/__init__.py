@@ -1,6 +1,7 @@
-"""Sessions: one client process, one worker or acceptor process each.
+"""Sessions: each has one client process, and one worker or acceptor process.
 
-A session takes its memory from its lease's grants (`shares.grants`), shares memory with other sessions (`exports`), and
-gives it back (`returns`). `state` has the records of leases and sessions; `budgets` and `memory_watch` define and
-enforce the limits for memory of the machine. Called by leases, claims and moves, which it does not know.
+A session takes memory from the grants of its lease (`shares.grants`), shares memory with other sessions (`exports`),
+and returns it (`returns`). `state` has the records of leases and sessions. `budgets` defines the limits of the
+machine's memory, and `memory_watch` enforces them. `leases`, `claims` and `moving` call this package, which does not
+import them.
 """

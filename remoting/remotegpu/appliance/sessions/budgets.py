@@ -1,4 +1,4 @@
-"""Budgets of a lease and of a tenant besides GPU memory. Pure."""
+"""Budgets of leases and tenants for all but GPU memory. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -8,9 +8,9 @@ from typing import Final
 from remotegpu.api.quantities import format_bytes
 from remotegpu.appliance.sessions.state import Lease, Session
 
-# A program that starts others, each with a context, works on the smallest share.
+# The least number of sessions of a lease: programs that start other processes work on the smallest share too.
 LEAST_SESSIONS: Final = 4
-# By name, as the worker knows them (`remoting/worker/src/session/budgets.rs`).
+# The names of budgets in the worker (`remoting/worker/src/session/budgets.rs`).
 SESSION_BUDGETS: Final = (
     "contexts",
     "streams",
@@ -24,28 +24,28 @@ SESSION_BUDGETS: Final = (
 
 
 def part_of_sessions(sessions: int, size: int, shareable: int) -> int:
-    """Returns the part of a GPU's sessions for a lease with `size` of `shareable` bytes: rounded up, with a minimum."""
+    """Returns the part of a GPU's sessions for a lease of `size` bytes, rounded up, but at least LEAST_SESSIONS."""
     return min(sessions, max(LEAST_SESSIONS, -(-sessions * size // max(shareable, 1))))
 
 
 def tenant_of(lease: Lease) -> str:
-    """Returns the tenant that a lease counts for: a namespace or a token's name; empty if there are no tokens."""
+    """Returns the tenant to which a lease is charged: a namespace or a token's name; empty if there are no tokens."""
     return lease.claim.namespace if lease.claim else lease.owner
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """The excess of a session, a lease or a tenant over its limit."""
+    """A session, a lease or a tenant over its limit: the error, and the sessions to end."""
 
     sentence: str
-    sessions: list[Session]  # the largest ones: without them the rest is within the budget
+    sessions: list[Session]  # the largest sessions, as many as must end
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Limits of this machine's memory for sessions: images, copy buffers, waiting commands and all else.
+    """Limits of this machine's memory for sessions, with images, copy buffers, queued commands and all else.
 
-    The software GPU's memory is a part of it, and its budget is added.
+    A software GPU's memory is a part of this memory, so the size of the share is added to the limit.
     """
 
     per_lease: int
@@ -56,9 +56,9 @@ class HostMemory:
         return self.per_lease + self._of_gpus([lease])
 
     def excesses(self, leases: Iterable[Lease]) -> Iterator[Excess]:
-        """Yields sessions with too large an image, leases past their budget, then tenants past theirs.
+        """Yields an excess for each session with too large an image, each lease and each tenant over its budget.
 
-        Memory of a session that ends counts as free already.
+        The memory of a session that is ending counts as free.
         """
         by_tenant: defaultdict[str, list[Lease]] = defaultdict(list)
         for lease in leases:
@@ -93,7 +93,7 @@ def _beyond(leases: list[Lease], budget: int, who: str, option: str) -> Iterator
 
 
 def unknown_budget(option: str) -> str:
-    """Returns why a NAME=NUMBER of --session-budget is invalid; empty if it is valid."""
+    """Returns an error for an invalid NAME=NUMBER of --session-budget; empty if it is valid."""
     name, _, number = option.partition("=")
     if name in SESSION_BUDGETS and number.isdecimal():
         return ""

@@ -1,8 +1,9 @@
-"""Identifies the process of a session's client, and notices its end.
+"""Identifies the process of a session's client, and detects when the process ends.
 
-A closed connection proves little: a tunnel or a sidecar may have closed it. The kernel of this machine knows which of
-its processes live, however they reach the appliance. A client names its own process; a client that lies can
-end only its own session. Where we cannot see a process, another client of the same lease that sees it reports its end.
+A closed connection does not prove it: a tunnel or a sidecar may have closed the connection. The kernel knows which
+processes of this machine are alive, however they connect. A client reports its own process; with a false report it can
+end only its own session. If the appliance cannot see a process, another client of the lease that sees it reports the
+end.
 """
 
 import asyncio
@@ -15,15 +16,15 @@ from typing import Final, Self
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOST_NAME: Final = 256
-# Index among the fields behind the program's name, the first of which is the third (proc_pid_stat(5)).
+# The index of the start time in /proc/PID/stat, counted from the field after the program's name (proc_pid_stat(5)).
 _START: Final = 22 - 3
 
 
 class Client:
-    """A process, of this machine or another one."""
+    """The process of a client, on this machine or another one."""
 
     def __init__(self, pid: int, name: str) -> None:
-        """`name`: the client's own account: boot id, PID namespace and start."""
+        """Takes the client's report: its pid, and `name` with boot id, PID namespace and start time."""
         self.pid = pid
         self.name = name
         self.ended = False
@@ -32,28 +33,28 @@ class Client:
 
     @classmethod
     def of(cls, pid: int, name: str) -> Self | None:
-        """Returns None if the client does not know its process."""
+        """Returns the client of a report; None if the report has no valid name."""
         return cls(pid, name) if name and len(name) <= _MOST_NAME else None
 
     def is_same(self, other: "Client | None") -> bool:
-        """Whether both are one process. It has one session of a lease, so the earlier one is over: it called exec."""
+        """Whether both are one process. A process has one session of a lease, so after exec the earlier one is over."""
         return other is not None and (self.pid, self.name) == (other.pid, other.name)
 
     def sees(self, other: "Client | None") -> bool:
-        """Whether both name one PID namespace of one boot: then each notices the other's end."""
+        """Whether both are in one PID namespace of one machine, so that each can detect the end of the other."""
         return other is not None and self.name.rpartition(" ")[0] == other.name.rpartition(" ")[0] != ""
 
     async def watch(self, on_end: Callable[[], None]) -> None:
-        """Calls `on_end` when it has ended, if it is a process of this machine that we see."""
+        """Calls `on_end` when the process has ended, if the process is visible on this machine."""
         pid: int | None = self.pid
         if identity(self.pid) != self.name:
-            # A process of a container next to us has another pid here.
+            # A process in another container has another pid here.
             pid = await asyncio.to_thread(_number_here, self.pid, self.name)
         if pid is None or self._closed:
             return
         with contextlib.suppress(OSError):
             watched = os.pidfd_open(pid)
-            # From here on the pid cannot be reused unnoticed.
+            # The open pidfd refers to one process, so this check finds a reused pid.
             if identity(pid) != self.name:
                 os.close(watched)
                 return
@@ -75,9 +76,9 @@ class Client:
 
 
 def identity(pid: int) -> str:
-    """Returns the name that the client with this pid gives itself, if we can see the process; else empty."""
+    """Returns the name that the process with this pid would report; empty if it is not visible."""
     with contextlib.suppress(OSError, IndexError):
-        # For a process in our namespace the link may not be readable.
+        # The link of a process in our own namespace may be unreadable, so ours is read.
         inside = len(_numbers(pid)) > 1
         namespace = Path(f"/proc/{pid}/ns/pid" if inside else "/proc/self/ns/pid").readlink()
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -86,7 +87,7 @@ def identity(pid: int) -> str:
 
 
 def _number_here(pid: int, name: str) -> int | None:
-    """Returns the pid here of a process with this pid and name in a namespace below ours; None if there is none."""
+    """Returns the pid in our namespace of a process with `pid` and `name` in a nested one; None if there is none."""
     if not name.startswith(f"{_boot()} "):
         return None
     for each in Path("/proc").iterdir():
@@ -104,6 +105,6 @@ def _boot() -> str:
 
 
 def _numbers(pid: int) -> list[int]:
-    """Returns its pid in our namespace and in each below, down to its own (proc_pid_status(5))."""
+    """Returns the pids of a process in our PID namespace and in each nested one, down to its own."""
     lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     return next(([int(each) for each in line.split()[1:]] for line in lines if line.startswith("NSpid:")), [])

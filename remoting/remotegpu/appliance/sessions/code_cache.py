@@ -1,11 +1,11 @@
-"""Device code that sessions have sent, for later sessions of the same tenant: sealed files in memory of this machine.
+"""A cache of device code that sessions have sent, for later sessions of the same tenant, in sealed memory files.
 
-A worker offers the code that its client has sent, and asks before its client sends an image. It checks the hash of each
-answer, so that wrong content is useless. Tenants never see each other's code: an answer would reveal what another one
-runs. The exception is one tenant that the administrator names: its code is for everyone.
+A worker offers the code that its client has sent, and asks the cache before its client sends an image. The worker
+checks the hash of each answer, so wrong content has no effect. A tenant gets no code of other tenants, since a hit
+would reveal which programs they run. The exception is one tenant that the administrator names as public.
 
-An image comes through a pipe into a file that the appliance makes: a file of the worker would count in the memory of
-its lease for as long as the appliance keeps it.
+An image comes through a pipe into a file that the appliance creates. A file of the worker would be charged to its lease
+as long as the cache has it.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from typing import Final
 
 from remotegpu.appliance.machine.shortage import code_files
 
-# One tenant leaves some to others.
+# The part of the cache that one tenant may use.
 _TENANTS_PART: Final = 0.5
-# Each keeps a descriptor open, and two while it arrives.
+# Each image needs a descriptor, and two while it arrives.
 _MOST_FILES: Final = 1024
 _ARRIVES_WITHIN: Final = 10.0  # seconds
 _SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -34,14 +34,14 @@ _HASH: Final = re.compile(r"[0-9a-f]{64}")
 @dataclass(slots=True)
 class _Image:
     size: int
-    file: FileIO | None = None  # None: it is on its way
+    file: FileIO | None = None  # None: the image is still arriving
     arrival: asyncio.Task[FileIO | None] | None = None
 
 
 class CodeCache:
-    """Images by tenant and hash, at most `most_bytes`; the least recently used one is evicted first.
+    """Images by tenant and hash, at most `most_bytes` together. The least recently used image is evicted first.
 
-    `public`: the tenant whose images are for all.
+    `public` is the tenant whose images all tenants may use; None: no tenant.
     """
 
     def __init__(self, most_bytes: int, public: str | None = None) -> None:
@@ -52,7 +52,7 @@ class CodeCache:
 
     @property
     def most_of_tenant(self) -> int:
-        """The most bytes of one tenant; larger images are not kept."""
+        """The limit in bytes for one tenant. A larger image is not cached."""
         return int(self._most * _TENANTS_PART)
 
     @property
@@ -60,7 +60,7 @@ class CodeCache:
         return sum(image.size for image in self._images.values())
 
     async def offer(self, tenant: str, name: str, size: int, pipe: FileIO) -> None:
-        """Keeps an image that comes through the pipe of a worker, which may be under its tenant's control."""
+        """Caches an image from the pipe of a worker. Nothing is trusted, since a tenant may control the worker."""
         with contextlib.closing(pipe):
             is_image = 0 < size <= self.most_of_tenant and _HASH.fullmatch(name)
             if not is_image or (tenant, name) in self._images or not stat.S_ISFIFO(os.fstat(pipe.fileno()).st_mode):
@@ -74,7 +74,7 @@ class CodeCache:
                 image.arrival.cancel()
                 raise
             if image.arrival.cancelled():
-                return  # meanwhile it had to make room
+                return  # the image was evicted meanwhile
             image.file, image.arrival = image.arrival.result(), None
             if image.file is None:
                 self._drop((tenant, name))
@@ -107,12 +107,12 @@ class CodeCache:
         if image.file is not None:
             image.file.close()
         if image.arrival is not None:
-            # A partial image counts no more, so it must not be kept.
+            # Stops the arrival: the image is no longer counted.
             image.arrival.cancel()
 
 
 async def _received(pipe: FileIO, size: int) -> FileIO | None:
-    """Reads the pipe into a sealed file; None if that is not `size` bytes in time."""
+    """Reads a pipe into a sealed file. Returns None if fewer than `size` bytes arrive in time."""
     file = FileIO(os.memfd_create("remotegpu-code", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b")
     os.set_blocking(pipe.fileno(), False)
     try:

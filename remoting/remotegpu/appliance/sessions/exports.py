@@ -1,8 +1,8 @@
-"""Memory and events that sessions of one lease share: descriptors, their holders, and the quota that memory counts in.
+"""Memory and events that sessions of one lease share: their descriptors, holders and quota.
 
-An exported slab is charged to the lease once, from its export until the last session has released it. It can be
-imported as long as its exporter has it. An export without a size is an event: a page with the numbers of the latest
-record and of the latest completed one (the worker's `shared_events.rs`).
+An exported slab is charged to the lease once, until the last session has released it. It can be imported as long as its
+exporter has it. An export of size 0 is an event: a page with the numbers of the latest record and of the latest
+completed record (the worker's `shared_events.rs`).
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from io import FileIO
 from remotegpu.appliance.handover import State, kept, taken
 from remotegpu.appliance.shares.grants import Quota
 
-# Each keeps a descriptor of the appliance open.
+# The limit for a lease: each export needs a descriptor of the appliance.
 _MOST = 256
 _COMPLETED_OFFSET = 8
 
@@ -30,7 +30,7 @@ class Export:
 
 
 class Exports:
-    """The exports of a lease's sessions, by token."""
+    """The exports of all sessions of a lease, by token."""
 
     def __init__(self, quotas: Sequence[Quota]) -> None:
         self._quotas = quotas
@@ -53,9 +53,9 @@ class Exports:
         ]
 
     def adopt(self, exports: list[State]) -> None:
-        """Takes over the exports described by `handed`. The quotas include them already."""
+        """Takes over the exports from a state that `handed` returned. The quotas already include them."""
         for each in exports:
-            # An export that its exporter has released cannot be imported any more; others still have it.
+            # A closed file means that the exporter has released the export, and only importers still have it.
             file = FileIO(os.open(os.devnull, os.O_RDONLY) if each["file"] is None else taken(each["file"]))
             if each["file"] is None:
                 file.close()
@@ -63,7 +63,7 @@ class Exports:
             self._live[each["token"]] = export
 
     def add(self, session: str, device: int, size: int, file: FileIO) -> str | None:
-        """Returns a token for a session's export; None if it was not granted that much, or there are too many."""
+        """Adds an export and returns its token; None if the session has less memory, or there are too many exports."""
         token = secrets.token_hex(16)
         room = len(self._live) < _MOST and (
             size == 0 or self._quotas[device].move(session, _key(token), size, leaves=False)
@@ -75,7 +75,7 @@ class Exports:
         return token
 
     def hold(self, session: str, token: str) -> Export | None:
-        """Adds a session to the holders of an export; None if there is none, or its exporter has released it."""
+        """Adds a session to the holders of an export. Returns None if it is unknown or its exporter has released it."""
         export = self._live.get(token)
         if export is None or export.file.closed:
             return None
@@ -83,10 +83,10 @@ class Exports:
         return export
 
     def release(self, session: str, token: str) -> bool:
-        """Handles a session's unmapping of an export or import.
+        """Handles a session's report that it has unmapped an export or an import.
 
-        Returns whether no other session has the memory. Then it is the session's until it has been overwritten
-        (`freed`).
+        Returns whether no other session has the memory. Then it stays charged to this session until the session has
+        overwritten it and calls `freed`.
         """
         export = self._live.get(token)
         if export is None or session not in export.holders:
@@ -111,9 +111,9 @@ class Exports:
             del self._live[token]
 
     def forget(self, session: str) -> None:
-        """Removes an ended session, and ends waits for its event records.
+        """Removes an ended session, and completes its events so that no session waits for them.
 
-        The session had overwritten memory that no other session has.
+        The session has already overwritten memory that no other session has.
         """
         for token, export in list(self._live.items()):
             if export.size == 0 and export.exporter == session and not export.file.closed:

@@ -1,4 +1,4 @@
-"""Ends sessions that hold too much of this machine's memory. Their own processes enforce no limit."""
+"""Ends sessions that hold too much of this machine's memory, since their processes cannot be trusted with the limit."""
 
 import asyncio
 import logging
@@ -15,13 +15,13 @@ from remotegpu.appliance.sessions.state import Session
 
 _log = logging.getLogger(__name__)
 
-# How often all of them are measured.
+# The interval between measurements of all sessions.
 _MEASURE_SECONDS: Final = 2.0
-# How often the appliance's own limit is looked at: a program fills half a gigabyte in that time.
+# The interval between checks of the appliance's own limit. A program fills half a gigabyte in that time.
 _LOOK_SECONDS: Final = 0.1
-# Time to tell its client why. Meanwhile it may take more.
+# The time for a session to send its client the error, before it is killed. It may allocate more meanwhile.
 _LAST_WORDS_SECONDS: Final = 0.2
-# Time to look at one session closely: a tenant chooses how much there is to see.
+# The time limit for the exact measurement of one session, since a tenant can make it long.
 _SECONDS_OF_SESSION: Final = 0.25
 _SECONDS_IN_HASTE: Final = 0.02
 _HIDES: Final = (
@@ -31,27 +31,27 @@ _HIDES: Final = (
 
 
 class MemoryWatch:
-    """The watch. `room`: the limit for all together; None if only the machine limits them."""
+    """Measures sessions and enforces `budgets`. `room` is the limit for all sessions together; None: no limit."""
 
     def __init__(self, sessions: Sessions, budgets: HostMemory, room: Room | None) -> None:
         self._sessions = sessions
         self._budgets = budgets
         self._room = room
         self._ends: set[asyncio.Task[None]] = set()
-        # Ends that make room at once.
+        # Kills that make room at once.
         self._kills: set[asyncio.Task[None]] = set()
-        # A delay in measuring delays nothing else.
+        # Measurements may block, so they have a thread of their own.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="memory")
         self._hiding: set[str] = set()
 
     async def run(self) -> NoReturn:
-        """Measures sessions from time to time, and ends those that hold too much. For a task of its own."""
+        """Measures sessions regularly, and ends those that hold too much. To be run as a task; never returns."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
             if loop.time() >= due:
                 hiding = await self._measure(_SECONDS_OF_SESSION)
-                # A process that is executing another program may appear so once.
+                # Only the second time counts: a process in the middle of exec may hide once.
                 for session in (each for each in hiding if each.session_id in self._hiding and not each.ended):
                     self._end(Excess(_HIDES, [session]), at_once=False)
                 self._hiding = {each.session_id for each in hiding}
@@ -65,7 +65,7 @@ class MemoryWatch:
             await asyncio.sleep(_MEASURE_SECONDS if self._room is None else _LOOK_SECONDS)
 
     async def _measure(self, seconds: float) -> list[Session]:
-        """Measures all sessions; returns those that hide what they hold."""
+        """Measures all sessions. Returns the sessions with processes that cannot be inspected."""
         measured = [(each, each.process) for each in self._sessions.all()]
 
         def measure() -> list[Held]:
@@ -85,7 +85,7 @@ class MemoryWatch:
     def _end(self, excess: Excess, *, at_once: bool) -> None:
         for session in excess.sessions:
             _log.warning("session %s ends: %s", session.session_id[:8], excess.sentence)
-            ending, session.ended = session.ended, True  # before the tenant is looked at
+            ending, session.ended = session.ended, True  # then the check of the tenant leaves it out
             if at_once:
                 self._keep(self._kills, self._kill(session, excess.sentence, told=ending))
             else:
@@ -98,7 +98,7 @@ class MemoryWatch:
         task.add_done_callback(tasks.discard)
 
     async def _kill(self, session: Session, sentence: str, *, told: bool) -> None:
-        """Kills a session. `told`: it was already told to end, and has not ended."""
+        """Kills a session, after a short time for its last message. `told` says that it was already asked to end."""
         process = session.process
         if told and process is not None:
             return await process.kill()
@@ -112,9 +112,9 @@ class MemoryWatch:
 
 
 def largest(sessions: Iterable[Session], excess: int, limit: int) -> Iterable[Excess]:
-    """Yields the largest sessions whose end frees `excess` bytes; those already ending come first.
+    """Yields the largest sessions whose end frees `excess` bytes. Sessions that are already ending come first.
 
-    Yields nothing if all of them together hold less: then the excess is not theirs.
+    Yields nothing if all sessions together hold less: then something else holds the memory.
     """
     ending: list[Session] = []
     living = sorted(sessions, key=lambda each: (each.ended, each.host_bytes), reverse=True)

@@ -8,8 +8,8 @@ from remotegpu.appliance.sessions.state import Session, SessionProcess
 
 
 class ProcessError(Exception):
-    """A session's process did not start; the message says why."""
+    """Raised if a session's process does not start. The message has the cause."""
 
 
-# Starts a process whose packets go to the function; also returns the gateway's end of its data socket.
+# Starts a process and passes its packets to the callback. Returns the process and the gateway's end of its data socket.
 Launch = Callable[[Session, OnPacket], Awaitable[tuple[SessionProcess, socket.socket]]]

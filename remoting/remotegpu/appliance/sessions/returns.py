@@ -1,7 +1,7 @@
-"""Memory on its way back to a lease, and requests that wait for it.
+"""Memory that sessions are returning to their lease, and requests that wait for it.
 
-Memory that a session returns is overwritten before the driver gets it, and a session that ends returns all that it has.
-Both are known in advance, so a request that they will satisfy waits, and free memory includes them.
+A session overwrites returned memory before it frees it, and a session that ends returns all its memory. Both take time,
+but are known in advance. So free memory includes such memory, and a request that needs it waits.
 """
 
 import asyncio
@@ -13,45 +13,46 @@ from io import FileIO
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from remotegpu.appliance._generated import worker_orders as orders
 from remotegpu.appliance.sessions.clients import Client
 from remotegpu.appliance.sessions.state import Lease, Session
 
 _log = logging.getLogger(__name__)
 
-# How long a request waits for memory that is on its way back.
+# The longest time that a request waits for memory that is being returned.
 _RETURN_SECONDS: Final = 10.0
-# A worker answers at once; one that does not is stopped, and its report is not waited for.
+# The longest wait for a worker's report. A worker answers at once, unless it is stopped.
 _SETTLE_SECONDS: Final = 1.0
-# A session without a connection for so long gives way if its lease is short of something. A cut network cuts all of a
-# lease: the first client to come back must not end the others.
+# A session without a connection may be ended after this time if its lease is short of memory or places. The time is not
+# zero: after a network failure, the first client that reconnects must not end the others.
 GIVE_WAY_SECONDS: Final = 3.0
 
 _ids = itertools.count(1)
 
 
 class Got(NamedTuple):
-    """The memory that a session was granted."""
+    """The result of a request for memory."""
 
     size: int
-    inherited: int  # part of `size`: memory that another process has handed on
-    line: str  # for people, if something did not come back in time
+    inherited: int  # the part of `size` that another session has handed on
+    line: str  # an error for people if memory was not returned in time; else empty
 
 
 def is_going(session: Session) -> bool:
-    """Whether it is ending: its memory comes back by itself."""
+    """Whether the session is ending, so that its memory will be returned."""
     return session.ended or session.leaving
 
 
 def is_lost(session: Session) -> bool:
-    """Whether it lives without a connection."""
+    """Whether the session is alive but has no connection."""
     return session.lost_since is not None and not is_going(session)
 
 
 def gives_way_in(lost: Session, to: Client | None) -> float:
-    """Returns the seconds until a session without a connection may be ended for another one, whose client is `to`.
+    """Returns the seconds until a session without a connection may be ended in favour of the client `to`.
 
-    If its client closed a socket of this machine, no network was cut, and the kernel tells which of this machine's
-    processes have ended. A client that asks again has left its session by exec.
+    They are 0 if its client has surely gone: it closed a local socket, its process has ended, or it is `to` itself
+    after exec.
     """
     assert lost.lost_since is not None
     if lost.hung_up or (lost.client is not None and (lost.client.ended or lost.client.is_same(to))):
@@ -60,7 +61,7 @@ def gives_way_in(lost: Session, to: Client | None) -> float:
 
 
 def coming_back(lease: Lease, device: int) -> int:
-    """Returns the bytes of a share that come back by themselves."""
+    """Returns the bytes of a share on a device that sessions are returning."""
     quota = lease.quotas[device]
     going = {session.session_id for session in list(lease.sessions.values()) if is_going(session)}
     all_of_those = sum(size for name, size in list(quota.granted.items()) if name in going)
@@ -68,12 +69,12 @@ def coming_back(lease: Lease, device: int) -> int:
 
 
 def in_use(lease: Lease, device: int) -> int:
-    """Returns the bytes of a share that its programs use."""
+    """Returns the bytes of a share on a device that programs use."""
     return lease.quotas[device].used - coming_back(lease, device)
 
 
 def free_for(session: Session, device: int) -> int:
-    """Returns the bytes that a session can get: free ones, those coming back, and those of lost sessions."""
+    """Returns the bytes that a session can get: free bytes, bytes being returned, and bytes of lost sessions."""
     lease = session.lease
     leaving = lease.quotas[device].leaving
     lost = (each.used_on(device) - leaving.get(each.session_id, 0) for each in _others(session, is_lost))
@@ -85,18 +86,18 @@ def _others(session: Session, which: Callable[[Session], bool]) -> list[Session]
 
 
 class Returns:
-    """Requests for memory that is on its way back."""
+    """Grants memory to sessions, and lets requests wait for memory that is being returned."""
 
     def __init__(self, give_way: Callable[[Session], Awaitable[None]]) -> None:
-        """`give_way` ends a session that has no connection."""
+        """Starts without requests. `give_way` must end a session that has no connection."""
         self._give_way = give_way
         self._ending: set[asyncio.Future[None]] = set()
         self.waiting = 0
 
     async def grant(self, session: Session, device: int, least: int, want: int, *, maps: bool = False) -> Got:
-        """Grants memory as soon as enough has come back; nothing if all that comes back is not enough.
+        """Grants `least` to `want` bytes as soon as they are free; 0 bytes if not enough will be returned in time.
 
-        `maps`: it may be memory that another process hands on.
+        With `maps` the session also accepts memory that another session hands on.
         """
         self.waiting += 1
         try:
@@ -110,7 +111,7 @@ class Returns:
     async def _grant(self, session: Session, device: int, least: int, want: int, *, maps: bool) -> tuple[int, str]:
         lease, until = session.lease, time.monotonic() + _RETURN_SECONDS
         quota = lease.quotas[device]
-        # Others may have ended or returned memory that their workers have not reported yet.
+        # Other programs may have ended or freed memory, and their workers may not have reported it yet.
         await self.settle(lease, besides=session)
         while not session.ended:
             if session.inherited.get(device, 0) >= least:
@@ -130,7 +131,7 @@ class Returns:
         return 0, ""
 
     async def settle(self, lease: Lease, besides: Session | None = None) -> None:
-        """Asks the workers of a lease to report memory that their clients have returned, and clients that are gone."""
+        """Makes the workers of a lease report freed memory and ended clients. Waits at most 1 s for the reports."""
         asked = list(self._ask(lease, besides))
         if asked:
             await asyncio.wait(asked, timeout=_SETTLE_SECONDS)
@@ -141,13 +142,13 @@ class Returns:
                 continue
             number = next(_ids)
             other.settling[number] = asyncio.get_running_loop().create_future()
-            other.process.send({"op": "settle", "id": number})
+            other.process.send(orders.settle(id=number))
             yield other.settling[number]
 
     def _have_one_give_way(self, session: Session, device: int) -> float:
-        """Ends the session without a connection that may be ended first, if it may be now.
+        """Ends the lost session that may be ended first, if its time is over.
 
-        Returns the seconds until the next action.
+        Returns the seconds to wait before the next call.
         """
         lost = _others(session, lambda other: is_lost(other) and other.used_on(device) > 0)
         left, first = min(((gives_way_in(other, session.client), other) for other in lost), key=itemgetter(0))
@@ -175,9 +176,9 @@ class Returns:
 
 
 def _want(session: Session, device: int, least: int) -> None:
-    """Asks sessions that end or have returned memory, one after the other, to hand on so much to this session.
+    """Asks one session that is ending or has freed memory to hand on `least` bytes to this session.
 
-    A living one without a fitting piece overwrites its returned memory sooner. So does one that waits itself.
+    A living session without a fitting piece overwrites its freed memory at once instead. So does one that waits itself.
     """
     ending = _others(session, lambda other: other.offers and other.used_on(device) >= least)
     living = _others(session, lambda other: device in other.offers_on and not is_going(other))
@@ -187,7 +188,7 @@ def _want(session: Session, device: int, least: int) -> None:
         if other.heir is None and other.process is not None:
             other.offers_on.discard(device)
             other.heir = (session, device)
-            other.process.send({"op": "handon", "device": device, "least": least})
+            other.process.send(orders.hand_on(device=device, least=least))
             return
 
 
@@ -198,16 +199,16 @@ def _want_no_more(session: Session, device: int) -> None:
 
 
 def let_go(session: Session) -> None:
-    """One that only waits for who wants its memory ends now: its place is wanted more."""
+    """Ends a session that only waits to hand on its memory, because another session needs its place."""
     if session.offers and session.heir is None and session.process is not None:
         session.offers = False
-        session.process.send({"op": "end", "code": 0, "reason": "its place is needed"})
+        session.process.send(orders.end(code=0, reason="its place is needed"))
 
 
 def hand_on(session: Session, device: int, size: int, file: FileIO | None, *, zeroed: bool) -> None:
-    """Hands memory that a session leaves or returned on to its heir, if that still wants it.
+    """Hands on memory of a session that is ending, or that has freed it, to its heir, if the heir still wants it.
 
-    `zeroed`: the session has overwritten it; otherwise the heir does.
+    `zeroed` says that the session has overwritten the memory; otherwise the heir does so.
     """
     heir, session.heir = session.heir, None
     assert session.process is not None
@@ -215,17 +216,17 @@ def hand_on(session: Session, device: int, size: int, file: FileIO | None, *, ze
     if heir is not None and heir[1] == device and file is not None:
         to, quota = heir[0], session.lease.quotas[device]
         wants = not is_going(to) and to.process is not None
-        # A living session hands on memory that it has returned.
+        # A session that does not end hands on memory that it has freed.
         lives, names = not session.offers, (session.session_id, to.session_id)
         if wants and to.process is not None and (taken := quota.move(*names, size, leaves=lives)):
             to.inherited[device] = to.inherited.get(device, 0) + size
-            to.process.send({"op": "inherit", "device": device, "size": size, "zeroed": zeroed}, [file.fileno()])
-    session.process.send({"op": "handedon", "taken": taken})
+            to.process.send(orders.inherit(device=device, size=size, zeroed=zeroed), [file.fileno()])
+    session.process.send(orders.handed_on(taken=taken))
     note_change(session.lease)
 
 
 async def changed(lease: Lease, seconds: float) -> None:
-    """Waits until something of a lease's memory or sessions has changed, or the time is over."""
+    """Waits until the memory or the sessions of a lease change, at most `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await lease.changed.wait()
@@ -234,19 +235,19 @@ async def changed(lease: Lease, seconds: float) -> None:
 
 
 def note_change(lease: Lease) -> None:
-    """Wakes waiters for a change of the lease."""
+    """Wakes all that wait in `changed` for this lease."""
     lease.changed.set()
     lease.changed = asyncio.Event()
 
 
 def settled(session: Session, number: int) -> None:
-    """Completes a `settle` request: the worker has reported all that its client had done by then."""
+    """Completes the `settle` request `number`: the worker has reported all that its client had done by then."""
     answer = session.settling.pop(number, None)
     if answer is not None and not answer.done():
         answer.set_result(None)
 
 
 def all_settled(session: Session) -> None:
-    """Answers all questions to a session that ends."""
+    """Completes all `settle` requests to a session that is ending."""
     for number in list(session.settling):
         settled(session, number)

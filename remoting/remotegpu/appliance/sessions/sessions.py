@@ -1,4 +1,4 @@
-"""Sessions: one client process, one worker or acceptor process. Answers the workers' requests."""
+"""Opens and ends sessions, and answers the requests of their workers."""
 
 import asyncio
 import functools
@@ -12,6 +12,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from remotegpu.api.lines import one_line
+from remotegpu.appliance._generated import worker_orders as orders
+from remotegpu.appliance._generated import worker_requests as requests
 from remotegpu.appliance.gateway import Gateway
 from remotegpu.appliance.handover import NoHandoverError, State
 from remotegpu.appliance.machine.cgroups import LeaseGroups
@@ -19,7 +21,7 @@ from remotegpu.appliance.machine.exits import exit_text
 from remotegpu.appliance.machine.shortage import OF_SESSION, descriptors_of_tenant
 from remotegpu.appliance.machine.uids import NoUidsError, Uids
 from remotegpu.appliance.metrics import Counters
-from remotegpu.appliance.packets import Packet, whole_number
+from remotegpu.appliance.packets import Packet
 from remotegpu.appliance.sessions.budgets import HostMemory, tenant_of
 from remotegpu.appliance.sessions.clients import Client
 from remotegpu.appliance.sessions.code_cache import CodeCache
@@ -38,7 +40,7 @@ from remotegpu.appliance.sessions.returns import (
     note_change,
     settled,
 )
-from remotegpu.appliance.sessions.state import Lease, Session, SessionProcess
+from remotegpu.appliance.sessions.state import Answer, Lease, Session, SessionProcess
 from remotegpu.appliance.sessions.workers import Worker
 from remotegpu.appliance.settings import Limits
 
@@ -46,31 +48,34 @@ _log = logging.getLogger(__name__)
 
 CUDA_ERROR_DEVICE_UNAVAILABLE: Final = 46
 
-# The ticket is valid for 10 s; a worker without a client by then gets none.
+# A worker without a client after this time is ended. The ticket is valid for 10 s.
 _CONNECT_SECONDS: Final = 12.0
 _OWN_END_SECONDS: Final = 0.5
-# A session that ends is checked again after so long, in any case.
+# The longest wait for a session that ends by itself.
 _END_SECONDS: Final = 4.0
-# How long work on the GPU may take to complete before a session is suspended or moved.
+# The time limit in seconds for work on the GPU to complete before a session is suspended or moved.
 DRAIN_SECONDS: Final = 60
-# A worker that copies more slowly counts as stuck.
+# A worker that copies more slowly is treated as hanging.
 _SLOWEST_BYTES_PER_SECOND: Final = 32 << 20
 _ANSWER_SECONDS: Final = 60.0
-_ANSWERS: Final = ("suspended", "notsuspended", "resumed", "notresumed", "ahead", "moved", "notmoved", "adopted")
 _STATS: Final = ("commands", "launches", "bytes_in", "bytes_out")
 _MAX_LOG_LINE: Final = 500
-# For one session's whole life: a tenant must not fill the log.
+# Limits for the whole life of a session, since a tenant must not fill the log.
 _MOST_LINES: Final = 200
 _MOST_COMPLAINTS: Final = 8
 _MOST_ARRIVALS: Final = 16
-# For one worker at once, which has at most 1,024 open of each of two kinds.
+# The limit of open questions of one worker. A correct worker has at most 1,024 of each of two kinds.
 _MOST_QUESTIONS: Final = 2048
-# Clients ask at once how a session ended.
+# Ended sessions that are kept for CloseSession, which clients call soon after the end.
 _MAX_ENDED: Final = 256
 
 
+AboutMemory = requests.Grant | requests.Leaving | requests.Return | requests.Memory | requests.Unhealthy
+AboutExports = requests.Export | requests.Import | requests.Release | requests.Freed | requests.HandOn
+
+
 class SessionRefusedError(Exception):
-    """No session was opened; the message says why and what to do."""
+    """Raised if a session cannot be opened. The message has the cause and the remedy."""
 
 
 class Sessions:
@@ -91,9 +96,9 @@ class Sessions:
         on_unhealthy: Callable[[int, str], None],
         unhealthy: Callable[[int], str],
     ) -> None:
-        """`grace_seconds`: how long a worker lives without a connection.
+        """Starts without sessions. A worker lives `grace_seconds` without a connection.
 
-        `unhealthy`: why a GPU opens no session; empty if it does.
+        `unhealthy` returns the reason why a GPU accepts no session; empty if it does.
         """
         # Set by the owner of the leases.
         self.leases: Callable[[], Iterable[Lease]] = tuple
@@ -108,7 +113,7 @@ class Sessions:
         self._counters = counters
         self._on_unhealthy = on_unhealthy
         self._unhealthy = unhealthy
-        # The appliance's descriptors for one tenant.
+        # The limit of the appliance's descriptors for one tenant.
         self._most_descriptors = descriptors_of_tenant()
         self._live: dict[str, Session] = {}
         self._ended: dict[str, Session] = {}
@@ -121,7 +126,7 @@ class Sessions:
         return list(self._live.values())
 
     def find(self, session_id: str, *, ended: bool = False) -> Session | None:
-        """Returns a session that lives or, with `ended`, is one of the last that did."""
+        """Returns a live session or, with `ended`, also one of the last ended ones; None if unknown."""
         return self._live.get(session_id) or (self._ended.get(session_id) if ended else None)
 
     async def open(
@@ -136,10 +141,10 @@ class Sessions:
         session_id: str = "",
         client: Client | None = None,
     ) -> tuple[Session, str]:
-        """Starts a worker, or the process of `launch`; returns the session and the ticket for its data connection.
+        """Starts a worker, or the process of `launch`. Returns the session and the ticket for its data connection.
 
-        `acceptor`: the caller is an acceptor of this machine, whose connection only its own end can break.
-        `session_id`: the id of a session that moves here.
+        With `acceptor` the caller is an acceptor of this machine: its connection never breaks, so it gets no grace.
+        `session_id` is the id of a session that moves here. Raises SessionRefusedError.
         """
         while refused := self._refused_by_limits(lease):
             if not await self._make_room(lease, client):
@@ -147,7 +152,7 @@ class Sessions:
         if lease.ended:
             raise SessionRefusedError("the lease has ended: start the program again under `remotegpu run`")
         if not (lease.running.is_set() or lease.arriving):
-            # The suspension began while this waited for room. The share that it gave away is not there for a newcomer.
+            # The suspension began while this call waited, and other leases may already have the share.
             raise SessionRefusedError("the share is being suspended or moved: start the program again")
         if session_id in self._live:
             raise SessionRefusedError("a session of this name is there already")
@@ -157,7 +162,7 @@ class Sessions:
             raise SessionRefusedError(str(error)) from None
         session = Session(session_id or secrets.token_hex(16), lease, client_pid, process_name, uid, pod)
         session.client = client
-        # Registered before the worker starts, so that simultaneous requests count each other.
+        # Registered before the worker starts, so that concurrent calls count this session.
         self._live[session.session_id] = lease.sessions[session.session_id] = session
         self.none_left.clear()
         gateway_end = None
@@ -178,7 +183,7 @@ class Sessions:
                 process.turns = None
             self._gateway.admit_session(session.session_id, ticket, gateway_end, resumes=session.grace_seconds > 0)
         except BaseException as error:
-            # The caller may have left, without an answer.
+            # Also if the caller has cancelled the call.
             if gateway_end is not None:
                 gateway_end.close()
             abandoned = self._spawn(self._abandon(session))
@@ -193,26 +198,26 @@ class Sessions:
         return session, ticket
 
     async def end(self, session: Session, code: int, reason: str) -> None:
-        """Ends a session; returns when its process is gone and its memory is free."""
+        """Ends a session with a CUDA error code. Returns when its process has ended and its memory is free."""
         session.ended = True
-        # Without a process it is just being opened: `open` sees that it has ended, and cleans up.
+        # Without a process the session is being opened: `open` sees `ended` and cleans up.
         if session.process is not None:
             await session.process.end(code, reason)
             self._forget(session, await session.process.wait())
 
     def end_on(self, gpu: int, code: int, reason: str) -> None:
-        """Ends all sessions that have a part of this GPU."""
+        """Starts to end all sessions on this GPU."""
         for session in self.all():
             if gpu in session.lease.placement.gpus and not session.ended:
                 self._spawn(self.end(session, code, reason))
 
     async def close(self, session: Session) -> int:
-        """Ends a session, if it lives; returns the exit code of its process, or minus the signal that ended it."""
+        """Ends a session if it is alive. Returns the exit code of its process, or the negative signal number."""
         if session.process is None:
             await self.end(session, 0, "closed by its client")
             return 0
         try:
-            # Its process is often about to end by itself, which must not look like our doing.
+            # Waits first, since the process often ends by itself, and then its own exit code is the result.
             async with asyncio.timeout(_OWN_END_SECONDS):
                 return await session.process.wait()
         except TimeoutError:
@@ -221,14 +226,13 @@ class Sessions:
 
     async def ask(
         self, session: Session, packet: Packet, fds: Sequence[int] = (), *, size: int, seconds: float = 0.0
-    ) -> Packet:
-        """Asks a worker to suspend, resume or move its session; returns its answer, or {} if it ends.
+    ) -> Answer | None:
+        """Asks a worker to suspend, resume or move its session; returns its answer, None if it ends.
 
-        A worker that does not answer in time is ended: `seconds` for work on the GPU, and some for `size` bytes of
-        memory.
+        A worker that does not answer in time is ended. The time limit is `seconds` plus the time to copy `size` bytes.
         """
         if session.process is None or session.session_id not in self._live:
-            return {}
+            return None
         answer = self.expect(session)
         session.process.send(packet, fds)
         most = _ANSWER_SECONDS + seconds + size / _SLOWEST_BYTES_PER_SECOND
@@ -238,25 +242,25 @@ class Sessions:
         except TimeoutError:
             why = f"its worker did not {packet['op']} it within {most:.0f} s"
             await self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
-            return {}
+            return None
 
-    def expect(self, session: Session) -> asyncio.Future[Packet]:
-        """Returns a future for the worker's next answer about its session, {} if it ends."""
+    def expect(self, session: Session) -> asyncio.Future[Answer | None]:
+        """Returns a future for the worker's next answer about its session, None if it ends."""
         session.answer = asyncio.get_running_loop().create_future()
         return session.answer
 
     def leave(self, session: Session) -> None:
-        """Ends a session that has moved away, without telling its client."""
+        """Ends a session that has moved away, without an error for its client."""
         session.ended = True
         if session.process is not None:
-            session.process.send({"op": "leave"})
+            session.process.send(orders.leave())
 
     def handed(self) -> list[State]:
         """Returns the state for `adopt`. Raises NoHandoverError if there is state that cannot be handed over."""
         return [_handed(session) for session in self._live.values()]
 
     def adopt(self, sessions: list[State]) -> None:
-        """Takes over the sessions described by `handed`, and their workers."""
+        """Takes over the sessions from a state that `handed` returned, with their workers."""
         leases = {lease.lease_id: lease for lease in self.leases()}
         for each in sessions:
             lease = leases[each["lease_id"]]
@@ -265,7 +269,7 @@ class Sessions:
             )
             session.since, session.lost_since, session.stats = each["since"], each["lost_since"], each["stats"]
             session.grace_seconds, session.on_gpu = each["grace_seconds"], each["on_gpu"]
-            # An appliance of an earlier version knows no clients.
+            # The state of an earlier version has no clients.
             session.client = Client.of(session.client_pid, each.get("client", ""))
             self._live[session.session_id] = lease.sessions[session.session_id] = session
             self.none_left.clear()
@@ -280,11 +284,11 @@ class Sessions:
                 asyncio.get_running_loop().call_later(_CONNECT_SECONDS, self._expire, session)
 
     async def end_group(self, lease: Lease) -> None:
-        """Removes the group of a lease that has no session any more, and gets none."""
+        """Removes the cgroup of an ended lease, which has no session left."""
         await self._groups.leave(lease.lease_id)
 
     async def finish_ends(self) -> None:
-        """Waits until no session is beginning or ending, and every request for memory is answered."""
+        """Waits until no session is being opened or is ending, and every request for memory is answered."""
         while (
             between := [session for session in self.all() if is_going(session) or session.process is None]
         ) or self._returns.waiting:
@@ -296,7 +300,7 @@ class Sessions:
             session.connected.set()
 
     async def settled(self) -> None:
-        """Waits until no task of ours runs in the background."""
+        """Waits until no background task runs."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _refused_by_limits(self, lease: Lease) -> SessionRefusedError | None:
@@ -307,9 +311,9 @@ class Sessions:
         return None
 
     def _follow_client(self, session: Session) -> None:
-        """Makes the session give way, and end soon, when its client's process has ended or called exec."""
+        """Watches the client's process. When it ends or calls exec, its session ends soon."""
 
-        # A session may be over already, and forgotten.
+        # The session may have ended already.
         if session.client is not None and self._live.get(session.session_id) is session:
             for other in session.lease.sessions.values():
                 if other is not session and session.client.is_same(other.client):
@@ -317,16 +321,16 @@ class Sessions:
             self._spawn(session.client.watch(functools.partial(_note_end, session, seen=True)))
 
     def client_has_ended(self, session: Session) -> None:
-        """Handles the report of another process of the lease that the session's client has ended."""
+        """Handles a report of another client of the lease that this session's client has ended."""
         if session.client is not None and self._live.get(session.session_id) is session:
             session.client.ended = True
             _note_end(session)
 
     async def _make_room(self, lease: Lease, client: Client | None) -> bool:
-        """Waits for a session of a lease that ends, or ends the one that has had no connection for longest.
+        """Waits for a session of the lease that is ending, or ends the lost session that may be ended first.
 
-        False if there is neither. A session whose client comes back in time is not ended: the caller checks again in
-        any case.
+        Returns False if there is neither. After True the caller must check the limits again: a client may have
+        reconnected in time.
         """
         lost = [(gives_way_in(each, client), each) for each in filter(is_lost, lease.sessions.values())]
         left, first = min(lost, key=itemgetter(0), default=(_END_SECONDS, None))
@@ -343,19 +347,19 @@ class Sessions:
         return True
 
     async def _end_lost(self, lost: Session) -> None:
-        """Ends a session that has no connection, in favour of another one."""
+        """Ends a session without a connection, in favour of another session."""
         _log.info("session %s gives way to another one of its lease: it has no connection", lost.session_id[:8])
         why = "another process of the lease needed its place while it had no connection"
         await self.end(lost, CUDA_ERROR_DEVICE_UNAVAILABLE, why)
 
     async def _give_way(self, lost: Session) -> None:
-        """Ends a session that has no connection, in favour of another one that wants its memory."""
+        """Ends a session without a connection, in favour of a session that needs its memory."""
         if lost.process is not None:
-            lost.process.send({"op": "giveway"})
+            lost.process.send(orders.give_way())
         await self._end_lost(lost)
 
     async def settle(self, lease: Lease) -> None:
-        """Makes workers report the memory that the lease's programs gave back."""
+        """Makes the workers of a lease report memory that programs have freed."""
         await self._returns.settle(lease)
 
     def _check_limits(self, lease: Lease) -> None:
@@ -375,7 +379,7 @@ class Sessions:
                     "end some of the processes that use CUDA, or take a larger share"
                 )
             running = sum(one.on_gpu and gpu in one.lease.placement.gpus for one in self._live.values())
-            # Each lease finds room for its first session.
+            # Each lease has a reserved place for its first session.
             others = [other for other in self.leases() if other != lease]
             kept = sum(gpu in other.placement.gpus and not _on_gpus(other) for other in others)
             if running + (kept if _on_gpus(lease) else 0) >= most:
@@ -399,74 +403,70 @@ class Sessions:
                 "processes that use CUDA"
             )
 
+    def _has_all_descriptors(self, tenant: str) -> bool:
+        return self._descriptors_of(tenant) >= self._descriptors_for(tenant)
+
     def _descriptors_for(self, tenant: str) -> float:
-        """Returns how many of the appliance's descriptors a tenant may have; no limit if there are no tenants."""
+        """Returns the number of the appliance's descriptors that a tenant may use; infinity without tenants."""
         return self._most_descriptors if tenant else math.inf
 
     def _descriptors_of(self, tenant: str) -> int:
-        """Returns how many of the appliance's descriptors a tenant's sessions and their exports take."""
+        """Returns the number of the appliance's descriptors that a tenant's sessions and exports use."""
         leases = [lease for lease in self.leases() if tenant_of(lease) == tenant]
         return sum(OF_SESSION * len(lease.sessions) + len(lease.exports) for lease in leases)
 
     def _receive(self, session: Session, packet: Packet, file: FileIO | None) -> None:
         """Answers a packet of a worker, which may be under its tenant's control: nothing in it is trusted."""
-        process = session.process
-        operation = packet.get("op")
-        if operation == "log":
-            _note(session, packet)
-        elif operation == "stats":
-            self._count(session, packet)
-        elif operation in _ANSWERS:
-            if session.answer is not None and not session.answer.done():
-                session.answer.set_result(packet)
-        elif operation == "connection":
-            session.lost_since = None if packet.get("connected") is True else time.monotonic()
-            session.hung_up = packet.get("closed") is True
-            note_change(session.lease)
-        elif operation == "settled":
-            settled(session, whole_number(packet, "id"))
-        elif operation == "ending" and process is not None and not session.leaving:
-            session.leaving, session.offers = True, packet.get("offers") is True
-            all_settled(session)
-            note_change(session.lease)
-            # A worker that announces its end and does not end is killed.
-            self._spawn(_see_off(process, "" if session.offers else "it ends"))
-        elif operation == "left":
-            self._counters.left_bytes.inc(max(0, whole_number(packet, "size")))
-        elif operation in ("grant", "leaving", "return", "memory", "unhealthy") and process is not None:
-            device = whole_number(packet, "device")
-            if device >= len(session.lease.quotas):
-                return
-            self._account(session, process, operation, device, packet)
-        elif operation in ("export", "import", "release", "freed", "handon") and process is not None:
-            self._share(session, process, operation, packet, file)
-        elif operation in ("code", "offer") and process is not None:
-            self._share_code(session, process, operation, packet, file)
+        match request := requests.read(packet):
+            case requests.Log(line):
+                _note(session, line)
+            case requests.Stats():
+                self._count(session, request)
+            case request if isinstance(request, Answer):
+                if session.answer is not None and not session.answer.done():
+                    session.answer.set_result(request)
+            case requests.Connection(connected, closed):
+                session.lost_since = None if connected else time.monotonic()
+                session.hung_up = closed
+                note_change(session.lease)
+            case requests.Settled(number):
+                settled(session, number)
+            case requests.Left(size):
+                self._counters.left_bytes.inc(size)
+            case _ if request is not None and session.process is not None:
+                self._answer(session, session.process, request, file)
 
-    def _share(
-        self, session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None
+    def _answer(
+        self, session: Session, process: SessionProcess, request: requests.Request, file: FileIO | None
     ) -> None:
-        tenant = tenant_of(session.lease)
-        if operation == "export" and self._descriptors_of(tenant) >= self._descriptors_for(tenant):
-            # The worker learns that there is no room.
-            if file is not None:
+        """Answers a request about the end of a session, its memory, its exports or its code."""
+        match request:
+            case requests.Ending(offers) if not session.leaving:
+                session.leaving, session.offers = True, offers
+                all_settled(session)
+                note_change(session.lease)
+                # A worker that announces its end and does not end is killed.
+                self._spawn(_see_off(process, "" if session.offers else "it ends"))
+            case (
+                requests.Grant() | requests.Leaving() | requests.Return() | requests.Memory() | requests.Unhealthy()
+            ) if request.device < len(session.lease.quotas):
+                self._account(session, process, request)
+            case requests.Export() if self._has_all_descriptors(tenant_of(session.lease)):
+                # The worker learns that there is no room.
+                if file is not None:
+                    file.close()
+                _share(session, process, request, None)
+            case requests.Export() | requests.Import() | requests.Release() | requests.Freed() | requests.HandOn():
+                _share(session, process, request, file)
+            case requests.Code(number, name):
+                image = self._code.find(tenant_of(session.lease), name)
+                self._counters.code_asked.labels("miss" if image is None else "hit").inc()
+                process.send(orders.code(id=number), [] if image is None else [image.fileno()])
+            case requests.Offer(name, size) if file is not None and session.arriving < _MOST_ARRIVALS:
+                self._spawn(self._arrive(session, self._code.offer(tenant_of(session.lease), name, size, file)))
+            case requests.Offer() if file is not None:
+                # The worker gets EPIPE, and learns that the image is not kept.
                 file.close()
-            file = None
-        _share(session, process, operation, packet, file)
-
-    def _share_code(
-        self, session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None
-    ) -> None:
-        tenant, name = tenant_of(session.lease), str(packet.get("hash"))
-        if operation == "code":
-            image = self._code.find(tenant, name)
-            self._counters.code_asked.labels("miss" if image is None else "hit").inc()
-            process.send({"op": "code", "id": whole_number(packet, "id")}, [] if image is None else [image.fileno()])
-        elif file is not None and session.arriving < _MOST_ARRIVALS:
-            self._spawn(self._arrive(session, self._code.offer(tenant, name, whole_number(packet, "size"), file)))
-        elif file is not None:
-            # The worker gets EPIPE, and learns that the image is not kept.
-            file.close()
 
     async def _arrive(self, session: Session, offer: Coroutine[Any, Any, None]) -> None:
         session.arriving += 1
@@ -475,31 +475,31 @@ class Sessions:
         finally:
             session.arriving -= 1
 
-    def _account(self, session: Session, process: SessionProcess, operation: str, device: int, packet: Packet) -> None:
+    def _account(self, session: Session, process: SessionProcess, request: AboutMemory) -> None:
+        device = request.device
         quota = session.lease.quotas[device]
-        gpu = session.lease.placement.gpus[device]
-        match operation:
-            case "grant":
-                self._grant(session, process, device, packet)
-            case "leaving":
-                quota.leave(session.session_id, whole_number(packet, "size"))
-                if packet.get("offers") is True:
+        match request:
+            case requests.Grant():
+                self._grant(session, process, request)
+            case requests.Leaving(_, size, offers):
+                quota.leave(session.session_id, size)
+                if offers:
                     session.offers_on.add(device)
                 note_change(session.lease)
-            case "return":
-                quota.give_back(session.session_id, whole_number(packet, "size"))
+            case requests.Return(_, size):
+                quota.give_back(session.session_id, size)
                 session.offers_on.discard(device)
                 note_change(session.lease)
-            case "memory":
-                self._ask(session, self._tell_memory(session, process, device, whole_number(packet, "id")))
-            case "unhealthy":
+            case requests.Memory(number):
+                self._ask(session, self._tell_memory(session, process, device, number))
+            case requests.Unhealthy(_, code, message):
                 if session.complaints < _MOST_COMPLAINTS:
                     session.complaints += 1
-                    message = f"error {whole_number(packet, 'code')}: {one_line(packet.get('message'), _MAX_LOG_LINE)}"
-                    self._on_unhealthy(gpu, message)
+                    gpu = session.lease.placement.gpus[device]
+                    self._on_unhealthy(gpu, f"error {code}: {one_line(message, _MAX_LOG_LINE)}")
 
     def _ask(self, session: Session, answer: Coroutine[Any, Any, None]) -> None:
-        """Answers later. A worker's own limit of open questions is lower; one that exceeds it was taken over."""
+        """Answers in a background task. Ends a session with too many open questions: its worker must be hostile."""
         if session.questions >= _MOST_QUESTIONS:
             answer.close()
             if not session.ended:
@@ -519,36 +519,33 @@ class Sessions:
     async def _tell_memory(self, session: Session, process: SessionProcess, device: int, number: int) -> None:
         await self._returns.settle(session.lease, besides=session)
         limit, free = session.lease.quotas[device].limit, free_for(session, device)
-        process.send({"op": "memory", "id": number, "device": device, "limit": limit, "free": free})
+        process.send(orders.memory(id=number, limit=limit, free=free))
 
-    def _grant(self, session: Session, process: SessionProcess, device: int, packet: Packet) -> None:
-        least, want = whole_number(packet, "least"), whole_number(packet, "want")
-        quota = session.lease.quotas[device]
+    def _grant(self, session: Session, process: SessionProcess, grant: requests.Grant) -> None:
+        quota = session.lease.quotas[grant.device]
         # A session that is ending has given up its memory already.
-        size = 0 if session.ended else quota.grant(session.session_id, least, want)
-        if not size and not session.ended and 0 < least <= quota.limit:
-            self._ask(session, self._grant_later(session, process, device, packet))
+        size = 0 if session.ended else quota.grant(session.session_id, grant.least, grant.want)
+        if not size and not session.ended and 0 < grant.least <= quota.limit:
+            self._ask(session, self._grant_later(session, process, grant))
         else:
-            self._answer_grant(session, process, device, packet, Got(size, 0, ""))
+            self._answer_grant(session, process, grant, Got(size, 0, ""))
 
-    async def _grant_later(self, session: Session, process: SessionProcess, device: int, packet: Packet) -> None:
-        least, want = whole_number(packet, "least"), whole_number(packet, "want")
-        got = await self._returns.grant(session, device, least, want, maps=packet.get("maps") is True)
-        self._answer_grant(session, process, device, packet, got)
+    async def _grant_later(self, session: Session, process: SessionProcess, grant: requests.Grant) -> None:
+        got = await self._returns.grant(session, grant.device, grant.least, grant.want, maps=grant.maps)
+        self._answer_grant(session, process, grant, got)
 
-    def _answer_grant(self, session: Session, process: SessionProcess, device: int, packet: Packet, got: Got) -> None:
-        gpu = str(session.lease.placement.gpus[device])
+    def _answer_grant(self, session: Session, process: SessionProcess, grant: requests.Grant, got: Got) -> None:
+        gpu = str(session.lease.placement.gpus[grant.device])
         # A request for nothing: the worker only wants to know that all its packets were read.
-        if whole_number(packet, "least"):
+        if grant.least:
             (self._counters.grants if got.size else self._counters.grants_refused).labels(gpu=gpu).inc()
-        answer = {"op": "granted", "id": whole_number(packet, "id"), "size": got.size, "line": got.line}
-        process.send(answer | ({"inherited": got.inherited} if got.inherited else {}))
+        process.send(orders.granted(id=grant.id, size=got.size, line=got.line, inherited=got.inherited))
 
-    def _count(self, session: Session, packet: Packet) -> None:
+    def _count(self, session: Session, stats: requests.Stats) -> None:
         for name in _STATS:
-            value = whole_number(packet, name)
-            self._counters.stats[name].inc(max(0, value - session.stats.get(name, 0)))
-            session.stats[name] = max(value, session.stats.get(name, 0))
+            value, before = getattr(stats, name), session.stats.get(name, 0)
+            self._counters.stats[name].inc(max(0, value - before))
+            session.stats[name] = max(value, before)
 
     async def _watch(self, session: Session, process: SessionProcess) -> None:
         code = await process.wait()
@@ -573,13 +570,13 @@ class Sessions:
             self._spawn(self.end(session, CUDA_ERROR_DEVICE_UNAVAILABLE, "the client did not connect in time"))
 
     def _forget(self, session: Session, code: int) -> None:
-        """Cleans up after a process: the driver has freed its memory; the uid and the quota become free."""
-        # A later session that came back from another appliance may have its name.
+        """Cleans up after a process has ended and the driver has freed its memory. Frees uid and quota."""
+        # A later session with the same id may have moved back here.
         if self._live.get(session.session_id) is not session:
             return
         del self._live[session.session_id]
         if code < 0:
-            # It was killed: its memory was not overwritten.
+            # A killed process has not overwritten its memory.
             self._counters.left_bytes.inc(session.granted_bytes)
         session.connected.set()
         session.lease.sessions.pop(session.session_id, None)
@@ -594,7 +591,7 @@ class Sessions:
         all_settled(session)
         note_change(session.lease)
         if session.answer is not None and not session.answer.done():
-            session.answer.set_result({})
+            session.answer.set_result(None)
         if session.image is not None:
             session.image.close()
         self._uids.give_back(session.uid)
@@ -612,28 +609,28 @@ class Sessions:
 
 
 def _note_end(session: Session, *, seen: bool = False) -> None:
-    """Tells a session that its client's process has ended or called exec: it gives way, and ends soon.
+    """Tells a worker that its client's process has ended or called exec, so that the session ends soon.
 
-    `seen`: the kernel says so, and the memory is waited for though the worker may get no processor to say the same.
+    With `seen` the kernel reported the end. The session then counts as lost at once, even if its worker is slow.
     """
     if session.process is not None and not is_going(session):
         if seen:
             session.lost_since = session.lost_since or time.monotonic()
-        session.process.send({"op": "clientended"})
+        session.process.send(orders.client_ended())
     note_change(session.lease)
 
 
-def _note(session: Session, packet: Packet) -> None:
+def _note(session: Session, line: str) -> None:
     """Logs a session's line, up to a limit: the process has its own, but may be under its tenant's control."""
     if session.lines < _MOST_LINES:
-        _log.info("session %s: %s", session.session_id[:8], one_line(packet.get("line"), _MAX_LOG_LINE))
+        _log.info("session %s: %s", session.session_id[:8], one_line(line, _MAX_LOG_LINE))
     elif session.lines == _MOST_LINES:
         _log.info("session %s: says more than %d lines, of which no more are kept", session.session_id[:8], _MOST_LINES)
     session.lines = min(session.lines, _MOST_LINES) + 1
 
 
 async def _see_off(process: SessionProcess, reason: str) -> None:
-    """Waits for a process that ends by itself, and kills it if it does not; with a reason it shall end at once."""
+    """Waits for a process that ends by itself, and kills it if it does not. With a `reason`, ends it at once."""
     if reason:
         return await process.end(0, reason)
     try:
@@ -665,36 +662,32 @@ def _handed(session: Session) -> State:
     }
 
 
-def _share(session: Session, process: SessionProcess, operation: str, packet: Packet, file: FileIO | None) -> None:
+def _share(session: Session, process: SessionProcess, request: AboutExports, file: FileIO | None) -> None:
     """Answers a worker's packet about memory that it shares with others of its lease."""
     exports, name = session.lease.exports, session.session_id
-    match operation:
-        case "export":
-            device, size = whole_number(packet, "device"), whole_number(packet, "size")
+    match request:
+        case requests.Export(number, device, size):
             token = None
             if file is not None and device < len(session.lease.quotas) and not session.ended:
                 token = exports.add(name, device, size, file)
-            process.send({"op": "exported", "id": whole_number(packet, "id"), "token": token})
-        case "import":
-            export = None if session.ended else exports.hold(name, str(packet.get("token")))
-            numbers = {"id": whole_number(packet, "id"), "device": 0, "size": 0}
+            process.send(orders.exported(id=number, token=token))
+        case requests.Import(number, token):
+            export = None if session.ended else exports.hold(name, token)
             if export is None:
-                process.send({"op": "imported", **numbers})
+                process.send(orders.imported(id=number, device=0, size=0))
             else:
-                numbers |= {"device": export.device, "size": export.size}
-                process.send({"op": "imported", **numbers}, [export.file.fileno()])
-        case "release":
-            token = str(packet.get("token"))
-            process.send({"op": "released", "token": token, "last": exports.release(name, token)})
+                answer = orders.imported(id=number, device=export.device, size=export.size)
+                process.send(answer, [export.file.fileno()])
+        case requests.Release(token):
+            process.send(orders.released(token=token, last=exports.release(name, token)))
             note_change(session.lease)
-        case "handon":
-            device, size = whole_number(packet, "device"), whole_number(packet, "size")
-            hand_on(session, device, size, file, zeroed=packet.get("zeroed") is True)
-        case "freed":
-            exports.freed(name, str(packet.get("token")))
+        case requests.HandOn(device, size, zeroed):
+            hand_on(session, device, size, file, zeroed=zeroed)
+        case requests.Freed(token):
+            exports.freed(name, token)
             note_change(session.lease)
 
 
 def _on_gpus(lease: Lease) -> int:
-    """Returns how many of a lease's sessions are on its GPUs: an acceptor is not, the worker that it uses is."""
+    """Returns the number of a lease's sessions that use GPUs. An acceptor does not count, but its worker does."""
     return sum(session.on_gpu for session in lease.sessions.values())

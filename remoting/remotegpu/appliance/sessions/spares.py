@@ -1,7 +1,7 @@
-"""Workers that have a context already, for the next session on their GPU: `--warm-contexts`.
+"""Workers that already have a context, for the next session on their GPU: `--warm-contexts`.
 
-Each serves one session, and another one takes its place. It takes a user id of its own, and a context's memory on the
-GPU. A session on several GPUs at once gets an ordinary worker.
+A spare worker serves one session, and a new one replaces it. It needs a user id of its own, and the memory of a context
+on the GPU. A session on several GPUs gets an ordinary worker.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from remotegpu.appliance.sessions.workers import Worker, Workers
 
 _log = logging.getLogger(__name__)
 
-# The program that got the last one needs the machine's CPUs for its own start.
+# The delay before a new spare is started: the program that got the last one needs the CPUs for its start.
 _REFILL_SECONDS: Final = 1.0
 
 
@@ -36,7 +36,7 @@ class _Spare:
 
 
 class Spares:
-    """Spare workers, at most one for each GPU."""
+    """The spare workers, at most one for each GPU."""
 
     def __init__(self, workers: Workers, uids: Uids, gpus: int) -> None:
         self._workers = workers
@@ -53,12 +53,12 @@ class Spares:
             self._spawn(self._fill(gpu))
 
     async def start(self, session: Session, on_packet: OnPacket) -> tuple[Worker, socket.socket]:
-        """A `processes.Launch`: returns the spare worker of the session's GPU, or a new one."""
+        """Returns the spare worker of the session's GPU, or starts a worker. This method is a `processes.Launch`."""
         gpus = session.lease.placement.gpus
         spare = None
         if len(gpus) == 1:
             spare = self._ready.pop(gpus[0], None)
-            # Also if there was none: the last one may have died at its start.
+            # Also without a spare: the last one may have ended at its start.
             asyncio.get_running_loop().call_later(_REFILL_SECONDS, lambda: self._spawn(self._fill(gpus[0])))
         if spare is None:
             return await self._workers.start(session, on_packet)
@@ -71,7 +71,7 @@ class Spares:
         return spare.worker, spare.gateway_end
 
     async def close(self) -> None:
-        """Ends them all; starts none any more."""
+        """Ends all spare workers, and starts no more."""
         self._closed = True
         while self._tasks:
             await asyncio.gather(*self._tasks)
@@ -92,7 +92,7 @@ class Spares:
         try:
             uid = self._uids.take()
         except NoUidsError:
-            # Sessions need all user ids.
+            # Sessions use all user ids, so there is none for a spare.
             return
         try:
             worker, gateway_end = await self._workers.start_on([gpu], uid, lambda _packet, _file: None, warm=True)

@@ -1,4 +1,4 @@
-"""Starts and ends worker processes: own uid, scrubbed environment, two sockets and nothing else."""
+"""Starts and ends worker processes, each with its own uid, a clean environment and only its sockets."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,8 @@ from io import FileIO
 from pathlib import Path
 
 from remotegpu.api.names import VISIBLE_DEVICES_ENV
+from remotegpu.appliance._generated import worker_orders as orders
+from remotegpu.appliance._generated import worker_requests as requests
 from remotegpu.appliance.handover import Adopted, Process, State, kept, taken
 from remotegpu.appliance.machine.exits import exit_text
 from remotegpu.appliance.packets import OnPacket, Packet, PacketChannel, packet_pair
@@ -17,11 +19,11 @@ from remotegpu.appliance.sessions.state import Session
 from remotegpu.appliance.shares.views import PhysicalGpu
 
 _READY_SECONDS = 10.0
-# Time to tell its client, and to overwrite its memory.
+# The time for a worker to send its client the error and to overwrite its memory.
 _END_SECONDS = 4.0
 _MOST_THREADS = 4096
-# In a shell, because Python code between fork and exec is not safe in a process with threads, and a container's root
-# may not change the limits of another uid's process from outside. No core: it would hold a tenant's memory.
+# Sets limits in a shell: Python code between fork and exec is not safe in a process with threads, and root in a
+# container may not change the limits of a process of another uid. No core file: it would have a tenant's memory.
 _LAUNCH = ("/bin/sh", "-c", 'ulimit -S -c 0; ulimit -n 4096 2>/dev/null; exec "$0" "$@"')
 
 
@@ -33,7 +35,7 @@ class Worker:
     def __init__(
         self, process: Process, control: socket.socket, on_packet: OnPacket, turns: socket.socket | None = None
     ) -> None:
-        """`turns`: the other end of the socket on which it takes turns at the GPUs, for the gateway."""
+        """Takes over a started worker. `turns` is the gateway's end of the socket for its turns at the GPUs."""
         self.process = process
         self.pid = process.pid
         self.turns = turns
@@ -42,7 +44,7 @@ class Worker:
         self._channel = PacketChannel(control, self._receive)
 
     def serve(self, on_packet: OnPacket) -> None:
-        """Sends the worker's packets to `on_packet` from now on."""
+        """Passes the worker's packets to `on_packet` from now on."""
         self._on_packet = on_packet
 
     def send(self, packet: Packet, fds: Sequence[int] = ()) -> None:
@@ -69,7 +71,7 @@ class Worker:
         return code
 
     async def end(self, code: int, reason: str) -> None:
-        self._channel.send({"op": "end", "code": code, "reason": reason})
+        self._channel.send(orders.end(code=code, reason=reason))
         try:
             async with asyncio.timeout(_END_SECONDS):
                 await self.wait()
@@ -91,13 +93,13 @@ class Worker:
 
     @classmethod
     def adopted(cls, state: State, on_packet: OnPacket) -> "Worker":
-        """Takes over a worker described by `handed`, which is ready."""
+        """Takes over a ready worker from a state that `handed` returned."""
         worker = cls(Adopted(state["pid"]), socket.socket(fileno=taken(state["control"])), on_packet)
         worker._ready.set_result(None)
         return worker
 
     def _receive(self, packet: Packet, file: FileIO | None) -> None:
-        if packet.get("op") == "ready" and not self._ready.done():
+        if not self._ready.done() and isinstance(requests.read(packet), requests.Ready):
             self._ready.set_result(None)
         else:
             self._on_packet(packet, file)
@@ -105,22 +107,22 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Starts workers; has the settings that all of them share."""
+    """Starts workers with settings that all of them share."""
 
     program: Path
     arguments: Sequence[str]
     environment: Mapping[str, str]
     gpus: Sequence[PhysicalGpu]
-    take_turns: bool = False  # at the GPUs
+    take_turns: bool = False  # whether workers take turns at the GPUs
 
     async def start(self, session: Session, on_packet: OnPacket) -> tuple[Worker, socket.socket]:
-        """Starts a session's worker: a `processes.Launch`."""
+        """Starts a session's worker. This method is a `processes.Launch`."""
         return await self.start_on(session.lease.placement.gpus, session.uid, on_packet)
 
     async def start_on(
         self, gpus: Sequence[int], uid: int | None, on_packet: OnPacket, *, warm: bool = False
     ) -> tuple[Worker, socket.socket]:
-        """Starts a worker. `warm`: with a context on the first GPU."""
+        """Starts a worker on GPUs. With `warm`, it creates a context on the first GPU. Raises ProcessError."""
         visible = ",".join(self.gpus[gpu].uuid_text for gpu in gpus)
         environment = {**self.environment, VISIBLE_DEVICES_ENV: visible}
         arguments = [*self.arguments, "--warm"] if warm else self.arguments
@@ -136,7 +138,7 @@ async def start_worker(
     *,
     take_turns: bool = False,
 ) -> tuple[Worker, socket.socket]:
-    """Starts a worker; also returns the gateway's end of its data socket."""
+    """Starts a worker. Returns it and the gateway's end of its data socket. Raises ProcessError."""
     control, control_theirs = packet_pair()
     gateway_end, data_theirs = packet_pair()
     turns, turns_theirs = packet_pair() if take_turns else (None, None)
@@ -149,7 +151,7 @@ async def start_worker(
                 *_LAUNCH,
                 program,
                 *arguments,
-                # Set if the uid is the session's alone: the kernel counts by uid.
+                # Only with a uid of its own, since the kernel counts threads by uid.
                 *(() if uid is None else ("--threads", str(_MOST_THREADS))),
                 *("--control-fd", str(control_theirs.fileno()), "--data-fd", str(data_theirs.fileno())),
                 *(() if turns_theirs is None else ("--turns-fd", str(turns_theirs.fileno()))),

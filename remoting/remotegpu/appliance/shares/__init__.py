@@ -1,5 +1,5 @@
-"""Shares of GPUs as this appliance counts them: requests, claims, GPUs of leases, grants of sessions, device views.
+"""The appliance's accounting of shares: requests, claims, GPUs of leases, grants of sessions, views of devices.
 
-`allocation` chooses the GPUs of a lease, `grants` says how much memory a session may map, `asks` and `claims` read what
-is wanted. Called by leases, sessions and claims. Pure: no I/O, no clock, and no knowledge of callers.
+`allocation` chooses the GPUs of a lease, `grants` limits the memory that a session may map, `asks` and `claims` parse
+requests. `leases`, `sessions` and `claims` call this package. Pure: no I/O, no clock, and no import of callers.
 """

@@ -1,7 +1,7 @@
 """Chooses the GPUs of a lease: best fit, first come first served. Pure state, no I/O; sums never exceed a GPU.
 
-A small request does not overtake a large one that came before it, because otherwise a stream of small ones would keep
-the large one waiting forever; but only for a time (`remotegpu.api.reservations`). Times are seconds of any one clock.
+A small request does not overtake an older large one for a limited time (`remotegpu.api.reservations`); otherwise a
+stream of small requests would starve the large one. Times are seconds of one clock of the caller's choice.
 """
 
 from collections.abc import Iterable
@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from remotegpu.api import reservations
 from remotegpu.api.quantities import MILLI_PER_GPU, TIME_AS_MEMORY, Ask, Compute, format_bytes, format_milli
 
-# A share smaller than the driver's granularity of mapped memory could not hold a single allocation.
+# The driver's granularity of mapped memory: a smaller share could not have a single allocation.
 MIN_SHARE_BYTES = 2 << 20
-# No owner has this name.
+# Stands for all owners. No owner has this name.
 _EVERYBODY = "*"
 
 
 class ImpossibleError(Exception):
-    """These GPUs can never serve the request, however long it waits."""
+    """Raised for a request that these GPUs can never satisfy."""
 
 
 class NoRoomError(Exception):
-    """A placement decided elsewhere does not fit next to the present ones."""
+    """Raised if a given placement or size does not fit beside the other leases."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Capacity:
     shareable: int
     leased: int = 0
     unhealthy: str = ""
-    guaranteed: int = 0  # thousandths of its time
+    guaranteed: int = 0  # thousandths of the GPU's time
 
     @property
     def free(self) -> int:
@@ -39,13 +39,13 @@ class Capacity:
 
     @property
     def free_milli(self) -> int:
-        """Thousandths of its time that are not guaranteed."""
+        """Thousandths of the GPU's time that are not guaranteed to a lease."""
         return MILLI_PER_GPU - self.guaranteed
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedGpus:
-    """The GPUs of a lease, the bytes it has on each of them, and its part of their time."""
+    """The GPUs of a lease, its bytes on each GPU, and its part of their time."""
 
     gpus: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -54,15 +54,15 @@ class LeasedGpus:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    # A placed request that gave a part back and wants it again waits for its own GPUs.
+    # LeasedGpus: a placed request that waits to get back its whole share of its own GPUs.
     ask: Ask | LeasedGpus
     since: float
 
 
 class GpuLeases:
-    """GPUs, the leases on them, and the requests that wait.
+    """The GPUs, the leases on them, and the queue of waiting requests.
 
-    `divides_time`: the guaranteed parts of a GPU's time add up to at most all of it.
+    With `divides_time`, the sum of the guaranteed parts of a GPU's time is limited to the whole time.
     """
 
     def __init__(self, shareable: Iterable[int], *, divides_time: bool = False) -> None:
@@ -70,7 +70,7 @@ class GpuLeases:
         self.gpus = [Capacity(size) for size in shareable]
         self._placed: dict[str, LeasedGpus] = {}
         self._waiting: dict[str, _Waiting] = {}
-        # Owners of placed and waiting requests, if they are named.
+        # The owners of placed and waiting requests; empty if unknown.
         self._owners: dict[str, str] = {}
 
     def has(self, key: str) -> bool:
@@ -78,13 +78,13 @@ class GpuLeases:
         return key in self._placed or key in self._waiting
 
     def submit(self, key: str, ask: Ask, now: float, owner: str = "") -> None:
-        """Puts a request at the end of the queue; `settle` answers it. `owner`: its owner, if known."""
+        """Adds a request to the end of the queue. `settle` places it. Raises ImpossibleError."""
         self._check(ask)
         self._waiting[key] = _Waiting(ask, now)
         self._owners[key] = owner
 
     def settle(self, now: float) -> list[tuple[str, LeasedGpus]]:
-        """Places requests in the order of the queue; none overtakes one that reserves free memory."""
+        """Places requests in the order of the queue, and respects reservations. Returns the placed ones."""
         placed = []
         kept_from: set[str | None] = set()
         for key, waiting in list(self._waiting.items()):
@@ -93,7 +93,7 @@ class GpuLeases:
             if not reservations.heeds(waited) or kept_from.isdisjoint((owner, _EVERYBODY)):
                 placement = self._best_fit(ask) if isinstance(ask, Ask) else self._whole_again(key, ask)
             if placement is None:
-                # Also a request that its own tenant keeps from free memory: later ones wait behind it.
+                # A request that an older one blocks reserves free memory too, so that later requests wait.
                 kept_from |= self._keeps_from(key, now)
                 continue
             del self._waiting[key]
@@ -103,12 +103,12 @@ class GpuLeases:
         return placed
 
     def next_change(self, now: float) -> float | None:
-        """Returns when `settle` may decide differently though nothing has happened; None if never."""
+        """Returns the next time when `settle` may decide differently only because time passed; None if never."""
         changes = (reservations.next_change(each.since, now) for each in self._waiting.values())
         return min((each for each in changes if each is not None), default=None)
 
     def _keeps_from(self, key: str, now: float) -> set[str | None]:
-        """Returns the owners that a waiting request keeps from free memory."""
+        """Returns the owners against which a waiting request reserves free memory."""
         waiting, owner = self._waiting[key], self._owners.get(key)
         waited = now - waiting.since
         holds = isinstance(waiting.ask, Ask) and bool(owner) and owner in map(self._owners.get, self._placed)
@@ -116,9 +116,9 @@ class GpuLeases:
         return own | ({_EVERYBODY} if reservations.reserves(waited, holds=holds) else set())
 
     def place(self, key: str, placement: LeasedGpus, owner: str = "") -> None:
-        """Takes exactly this placement, as the allocator of several appliances has decided.
+        """Takes exactly this placement, which the operator or a handover gives. Raises NoRoomError.
 
-        An unhealthy GPU keeps its placements: nothing new is decided here.
+        An unhealthy GPU is no error here, since the decision was made before.
         """
         if key in self._placed:
             raise NoRoomError("what it had before is still being freed")
@@ -132,22 +132,22 @@ class GpuLeases:
         self._owners[key] = owner
 
     def withdraw(self, key: str) -> None:
-        """Forgets a waiting request or releases a placed one; both ends may give up, so unknown keys are no error."""
+        """Removes a waiting or placed request. An unknown key is no error, since both ends may withdraw a request."""
         self._waiting.pop(key, None)
         self._owners.pop(key, None)
         self._release(key)
 
     def shrink(self, key: str, sizes: tuple[int, ...]) -> None:
-        """Reduces a placed request to these bytes of its GPUs; it does not wait for more."""
+        """Reduces a placed request to `sizes` bytes of its GPUs. Removes it from the queue."""
         self._waiting.pop(key, None)
         placed = self._placed[key]
         self._release(key)
         self._take(key, replace(placed, sizes=sizes))
 
     def resize(self, key: str, sizes: tuple[int, ...], now: float) -> LeasedGpus:
-        """Gives a placed request so many bytes of its GPUs, if they are free and not reserved by waiting requests.
+        """Changes a placed request to `sizes` bytes of its GPUs, if they are free and not reserved.
 
-        Raises NoRoomError; then nothing has changed.
+        Raises NoRoomError, and then changes nothing.
         """
         placed = self._placed[key]
         whom = {self._owners.get(key), _EVERYBODY}
@@ -167,15 +167,15 @@ class GpuLeases:
         return whole
 
     def submit_again(self, key: str, placement: LeasedGpus, now: float) -> None:
-        """Puts a placed request at the end of the queue, for this much of the GPUs that it has a part of."""
+        """Adds a placed request to the end of the queue, to get `placement` on the GPUs that it already has."""
         self._waiting[key] = _Waiting(placement, now)
 
     def ahead(self, key: str) -> int:
-        """Returns how many requests stand before this one."""
+        """Returns the number of requests before this one in the queue."""
         return list(self._waiting).index(key)
 
     def reason(self, key: str) -> str:
-        """Returns why this request waits, for people."""
+        """Returns the reason why a request waits, as a text for people."""
         ask, ahead = self._waiting[key].ask, self.ahead(key)
         gpus, wanted = tuple(range(len(self.gpus))), str(ask)
         if isinstance(ask, LeasedGpus):
@@ -193,11 +193,11 @@ class GpuLeases:
         return whole if fits else None
 
     def guaranteed(self, gpu: int, size: int, compute: Compute) -> int:
-        """Returns the thousandths of a GPU's time for a share of it; none if time is not divided."""
+        """Returns the guaranteed thousandths of a GPU's time for a share; 0 if time is not divided."""
         return compute.guaranteed(size, self.gpus[gpu].shareable) if self.divides_time and size else 0
 
     def _has_time(self, gpu: int, size: int, compute: Compute, held: int = 0) -> bool:
-        """Whether a share that has `held` bytes may have the time of `size`."""
+        """Whether the GPU has enough free time for a share to grow from `held` to `size` bytes."""
         more = self.guaranteed(gpu, size, compute) - self.guaranteed(gpu, held, compute)
         return more <= self.gpus[gpu].free_milli
 
@@ -223,7 +223,7 @@ class GpuLeases:
         return f"{part:.2f} ({format_bytes(gpu.free)}){time} free on gpu {index}"
 
     def _check(self, ask: Ask) -> None:
-        """Refuses a request that would not fit even if nothing were leased and all GPUs were healthy."""
+        """Raises ImpossibleError for a request that would not fit even if all GPUs were free."""
         if ask.compute.is_given and not self.divides_time:
             raise ImpossibleError(
                 "a part of a GPU's time was asked for, and this appliance does not divide that (--compute-mode turns)"

@@ -1,4 +1,4 @@
-"""Parses and checks shares in requests of the wire."""
+"""Parses and checks the shares in gRPC requests."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ _MOST_GPUS: Final = 1024
 
 
 def compute_of(milli: int, limit_milli: int) -> Compute:
-    """Returns the requested part of a GPU's time, refused if invalid; 0 means not given."""
+    """Returns the requested part of a GPU's time. 0 means not given. Raises RefusalError if it is invalid."""
     if milli <= (limit_milli or MILLI_PER_GPU) <= MILLI_PER_GPU:
         return Compute(milli, limit_milli or MILLI_PER_GPU)
     message = (
@@ -21,7 +21,7 @@ def compute_of(milli: int, limit_milli: int) -> Compute:
 
 
 def ask_of(count: int, milli: int, memory_bytes: int) -> Ask:
-    """Returns the requested share as an `Ask`, refused if invalid."""
+    """Returns the requested share. Raises RefusalError if it is invalid."""
     if not 1 <= count <= _MOST_GPUS:
         message = f"{count} GPUs were asked for; ask for 1 to {_MOST_GPUS}"
     elif bool(milli) == bool(memory_bytes):

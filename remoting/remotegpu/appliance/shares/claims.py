@@ -1,6 +1,6 @@
-"""Interprets GPUClaims for one appliance. Pure: objects of the API server in, leases that should exist out.
+"""Interprets GPUClaims for one appliance: turns objects of the API server into leases that should exist. Pure.
 
-Only the fields needed here are read, so that an operator of another version may write more.
+It reads only the fields that it needs, so that an operator of another version may write more.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from remotegpu.api.quantities import TIME_AS_MEMORY, Compute, QuantityError
 
 
 class BadClaimError(Exception):
-    """The claim's status is invalid; the message says how."""
+    """Raised for an invalid claim. The message has the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim that is allocated here, at least in part."""
+    """The part of a claim that is allocated on this appliance."""
 
     uid: str
     namespace: str
@@ -27,19 +27,19 @@ class Claim:
     consumers: frozenset[str]  # uids of the pods that may use it
     places: tuple[tuple[str, int], ...]  # GPUs of this appliance, and the bytes on each
     mode: Mode = Mode.DRIVER
-    suspended: str = ""  # why it is, or shall be; then the bytes of `places` may be those that it keeps
-    arrives: bool = False  # from another appliance, which has its sessions as yet
-    leaves: bool = False  # for another appliance
+    suspended: str = ""  # the reason to suspend it; empty: it runs. `places` may then have reduced bytes
+    arrives: bool = False  # it is moving here; the other appliance still has its sessions
+    leaves: bool = False  # it is moving to another appliance
     compute: Compute = TIME_AS_MEMORY
-    resize: tuple[int, ...] = ()  # the bytes of its places that it shall have; empty: those that it has
+    resize: tuple[int, ...] = ()  # the new bytes of its places; empty: no resize
 
     def has_place_of(self, other: "Claim") -> bool:
-        """Whether it is on the same GPUs as the other one, perhaps with more or less of them."""
+        """Whether both claims are on the same GPUs. Their sizes may differ."""
         return [gpu for gpu, _ in self.places] == [gpu for gpu, _ in other.places]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The bytes of its places."""
+        """The bytes on each GPU that the lease should have."""
         return self.resize or tuple(size for _, size in self.places)
 
     @property
@@ -55,9 +55,9 @@ class Claim:
 
 
 def claim_of_appliance(claim: Mapping[str, Any], appliance: str) -> Claim | None:
-    """Returns the part of a GPUClaim that this appliance serves; None if there is none (any more).
+    """Returns the part of a GPUClaim that this appliance should serve; None if there is no such part.
 
-    Raises BadClaimError, and nothing else whatever the claim contains.
+    Raises BadClaimError for any invalid content.
     """
     try:
         return _part_of(claim, appliance)
@@ -70,7 +70,7 @@ def _part_of(claim: Mapping[str, Any], appliance: str) -> Claim | None:
     phase = status.get("phase")
     if phase not in (Phase.ALLOCATED, Phase.SUSPENDED) or metadata.get("deletionTimestamp"):
         return None
-    # The operator decides: it has seen the claim's spec or will see it.
+    # Only the status counts, not the spec: the operator decides about a suspension.
     ends = phase == Phase.SUSPENDED or status.get("reason") in (Reason.SUSPENDING, Reason.NOT_SUSPENDED)
     allocations = tuple(map(Allocation.from_object, status.get("allocations") or ()))
     move = None if status.get("move") is None else Move.from_object(status["move"])
@@ -85,7 +85,7 @@ def _part_of(claim: Mapping[str, Any], appliance: str) -> Claim | None:
         raise BadClaimError("its status names a GPU twice")
     if not places:
         return None
-    # A claim that arrives runs first, and is suspended afterwards.
+    # A claim that moves here is suspended only after its arrival.
     suspended = f"as GPUClaim {metadata['name']} says" if ends and not arrives else ""
     return Claim(
         metadata["uid"],
@@ -104,7 +104,7 @@ def _part_of(claim: Mapping[str, Any], appliance: str) -> Claim | None:
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """The pods that may use a claim, wherever it is."""
+    """The pods that may use a claim, on any appliance."""
 
     namespace: str
     pods: frozenset[str]  # uids
@@ -115,7 +115,7 @@ def _consumers(status: Mapping[str, Any]) -> frozenset[str]:
 
 
 def users_of_claim(claim: Mapping[str, Any]) -> Users | None:
-    """Returns the claim's users; None if they cannot be read."""
+    """Returns the users of a claim; None if they cannot be read."""
     try:
         return Users(claim["metadata"]["namespace"], _consumers(claim.get("status") or {}))
     except UNREADABLE:
@@ -123,7 +123,7 @@ def users_of_claim(claim: Mapping[str, Any]) -> Users | None:
 
 
 def refusal_of_mode(claim: Claim | None, *, offload: bool) -> str:
-    """Returns why a claim has no session of this kind; empty if it has, or if there are no claims."""
+    """Returns an error if a claim's mode does not allow this kind of session; else empty, also without a claim."""
     if claim is None or offload is (claim.mode is Mode.OFFLOAD):
         return ""
     if offload:

@@ -1,19 +1,19 @@
-"""Decides how much memory of a GPU each session of a lease may map. Pure state; the sum never exceeds the share."""
+"""Grants each session of a lease memory of a GPU. The sum never exceeds the share. No I/O."""
 
 from dataclasses import dataclass, field
 
-# While this part of the share stays free a session gets what it wants, beyond it only what it needs: otherwise a
-# process that hoards would let another one of the lease fail although memory is unused.
+# While a quarter of the share stays free, a session gets all that it wants; below that, only the least that it needs.
+# Otherwise a process with a large reserve would let another process of the lease fail although memory is unused.
 _PLENTY = 4
 
 
 @dataclass(slots=True)
 class Quota:
-    """The share of one GPU, and the grants of each session."""
+    """A lease's share of one GPU, and the bytes granted to each session."""
 
     limit: int
     granted: dict[str, int] = field(default_factory=dict)
-    # The part of the grants that is being overwritten before it comes back.
+    # The part of each grant that the session is overwriting before it returns it.
     leaving: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -25,7 +25,7 @@ class Quota:
         return self.limit - self.used
 
     def grant(self, session: str, least: int, want: int) -> int:
-        """Grants `want` bytes while plenty is free, `least` near the limit, 0 past it."""
+        """Grants `want` bytes while enough is free, `least` bytes near the limit, else 0. Returns the bytes."""
         free = self.free
         if not 0 < least <= free:
             return 0
@@ -34,19 +34,19 @@ class Quota:
         return size
 
     def leave(self, session: str, size: int) -> None:
-        """Notes that a session gives so much back soon; a claim of more than it has is ignored."""
+        """Notes that a session will return `size` bytes soon, limited to the bytes that it has."""
         most = self.granted.get(session, 0) - self.leaving.get(session, 0)
         self.leaving[session] = self.leaving.get(session, 0) + max(0, min(size, most))
 
     def give_back(self, session: str, size: int) -> None:
-        """Takes back part of a session's grants, at most all of them."""
+        """Takes back `size` bytes of a session's grant, limited to the bytes that it has."""
         held, leaving = self.granted.get(session, 0), self.leaving.get(session, 0)
         back = max(0, min(size, held))
         self.granted[session] = held - back
         self.leaving[session] = leaving - min(back, leaving)
 
     def move(self, session: str, to: str, size: int, *, leaves: bool) -> bool:
-        """Moves part of a session's grants to another; false if it has less. `leaves`: part of what it gives back."""
+        """Moves `size` bytes of a session's grant to `to`; with `leaves` from the `leaving` part. False if too few."""
         held, leaving = self.granted.get(session, 0), self.leaving.get(session, 0)
         if not 0 < size <= (leaving if leaves else held - leaving):
             return False
@@ -56,6 +56,6 @@ class Quota:
         return True
 
     def forget(self, session: str) -> None:
-        """Removes a session whose process has ended; the driver has freed all its memory."""
+        """Removes a session whose process has ended, so that the driver has freed all its memory."""
         self.granted.pop(session, None)
         self.leaving.pop(session, None)

@@ -1,4 +1,4 @@
-"""A GPU as the holder of a lease sees it: a UUID and a PCI address of the share's own. Pure."""
+"""The view of a GPU that a lease gets: a device with a UUID and a PCI address of its own. Pure."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ _PCI_BUS, _PCI_DEVICE, _PCI_DOMAIN = 33, 34, 50
 
 @dataclass(frozen=True, slots=True)
 class PhysicalGpu:
-    """A GPU as the worker's snapshot describes it; attributes of missing features read 0 there already."""
+    """A GPU as the worker's snapshot describes it. Attributes of missing features are already 0."""
 
     name: str
     uuid: bytes
     memory_bytes: int
     pci: tuple[int, int, int]
     attributes: Mapping[int, int]
-    # Peers: GPUs of the snapshot whose memory this one reaches, by index: CUdevice_P2PAttribute and its value.
+    # GPUs whose memory this GPU can access, by index: values by CUdevice_P2PAttribute.
     peers: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
 
     @property
@@ -27,13 +27,13 @@ class PhysicalGpu:
 
 
 def uuid_text(uuid: bytes) -> str:
-    """Returns the UUID as nvidia-smi writes it and CUDA_VISIBLE_DEVICES reads it."""
+    """Returns the UUID in the form of nvidia-smi and CUDA_VISIBLE_DEVICES: "GPU-..."."""
     digits = uuid.hex()
     return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def device_of_share(gpu: PhysicalGpu, lease_id: str, memory_bytes: int) -> pb.Device:
-    """Returns the device of one share. All values derive from GPU and lease, so they never change."""
+    """Returns the device of one share. All values are computed from GPU and lease, so they never change."""
     digest = hashlib.sha256(gpu.uuid + bytes.fromhex(lease_id)).digest()
     domain, bus, device = _pci_address(digest[16:20])
     attributes = {**gpu.attributes, _PCI_DOMAIN: domain, _PCI_BUS: bus, _PCI_DEVICE: device}
@@ -62,7 +62,7 @@ def devices_of_lease(
 
 
 def _pci_address(digest: bytes) -> tuple[int, int, int]:
-    """Returns an address in a domain that no PC has, so that it never matches a device of the user's own machine."""
+    """Returns a PCI address in a domain that no PC has. So it never matches a device of the user's machine."""
     return 0x8000 | int.from_bytes(digest[:2], "big") & 0x7FFF, digest[2], digest[3] & 0x1F
 
 

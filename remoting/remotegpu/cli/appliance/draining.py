@@ -1,4 +1,4 @@
-"""`drain`: appliances without Kubernetes end when they are no longer in use."""
+"""The command `drain`: ends appliances without Kubernetes when they are no longer in use."""
 
 import time
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _POLL_SECONDS: Final = 1.0
 
 
 def drain(appliances: Sequence[str], access: Access, deadline: str) -> None:
-    """Drains all appliances at once, then waits for one after the other."""
+    """Starts the drain of all appliances, then waits for each. Raises CliError and ApplianceError."""
     try:
         seconds = parse_duration(deadline)
     except ValueError as error:

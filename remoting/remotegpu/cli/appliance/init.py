@@ -1,4 +1,4 @@
-"""`remotegpu appliance init`: makes an authority, the appliance's certificate, tokens, and a systemd unit."""
+"""The command `remotegpu appliance init`: creates a CA, the appliance's certificate, tokens and a systemd unit."""
 
 import contextlib
 import datetime
@@ -22,7 +22,7 @@ from remotegpu.cli import exits
 from remotegpu.rpc.client import DEFAULT_PORT, Endpoint
 
 _AUTHORITY_DAYS: Final = 3650
-# Renewed by another `init`, with the clients' new authority.
+# After this time, run `init` again. The clients then need the new CA.
 _SERVER_DAYS: Final = 825
 # All addresses of both families.
 _LISTEN: Final = f"[{EVERYWHERE}]:{DEFAULT_PORT}"
@@ -31,8 +31,8 @@ _ALWAYS: Final = ("localhost", "127.0.0.1")
 _SERVE: Final = ("-m", "remotegpu.cli", "appliance")
 _OPTIONS: Final = {"cert": "server.pem", "key": "server.key", "tokens": "tokens"}
 _UNIT: Final = "remotegpu-appliance.service"
-# On SIGTERM the appliance's leases have --drain-seconds to end, then it ends its workers itself. On SIGHUP its Python
-# restarts, perhaps with another version, and sessions live on.
+# On SIGTERM the leases have --drain-seconds to end, then the appliance ends its workers. On SIGHUP the appliance's
+# Python restarts, perhaps with another version, and sessions continue.
 _UNIT_TEXT: Final = """\
 [Unit]
 Description=Shares of the GPUs of this machine (remotegpu)
@@ -61,7 +61,7 @@ WantedBy=multi-user.target
 
 
 def init(folder: Path, hosts: Sequence[str], backend: str) -> str:
-    """Makes the files; returns a text with the commands that use them."""
+    """Creates the files in a new folder. Returns a text with the commands that use them. Raises CliError."""
     hosts = hosts or [socket.gethostname()]
     _make_folder(folder)
     now = datetime.datetime.now(datetime.UTC)
@@ -106,7 +106,7 @@ ca.key makes certificates that your clients believe: keep it somewhere else."""
 
 
 def _unit_word(text: str) -> str:
-    """Quotes a word for systemd: like a shell, and also the two characters that are special to systemd."""
+    """Quotes a word for systemd: as for a shell, and also the two characters that are special only in systemd."""
     return shlex.quote(text).replace("%", "%%").replace("$", "$$")
 
 

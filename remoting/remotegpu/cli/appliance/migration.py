@@ -1,4 +1,4 @@
-"""`migrate`."""
+"""The command `migrate`."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,9 @@ from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
 
 def migrate(appliances: Sequence[str], access: Access, lease: str, to: str) -> None:
-    """Moves a lease to the appliance `to`.
+    """Moves a lease to the appliance `to`. Raises CliError and ApplianceError.
 
-    That name must lead to the appliance from here, from the lease's appliance, and from the programs that use the
-    lease.
+    The address must be valid on this machine, on the lease's appliance, and for the programs that use the lease.
     """
     other = ApplianceClient(parse_endpoint(to), access)
     try:

@@ -1,4 +1,4 @@
-"""`remotegpu appliance`: its options, and the settings that they make."""
+"""The command `remotegpu appliance`: reads the options into settings, and runs the appliance."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`suspend`, `resume` and `resize`."""
+"""The commands `suspend`, `resume` and `resize`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -46,7 +46,7 @@ def _change(
 
 
 def follow(client: ApplianceClient, progress: _Progress, lease: str) -> pb.Done:
-    """Shows why a change waits, and returns its result; the client is closed then."""
+    """Shows the progress of a change on stderr, and returns its result. Closes the client."""
     notice = WaitNotice(f"for {lease}")
     try:
         with progress as events:
@@ -61,7 +61,7 @@ def follow(client: ApplianceClient, progress: _Progress, lease: str) -> pb.Done:
 
 
 def find_lease(appliances: Sequence[str], access: Access, lease: str) -> tuple[ApplianceClient, str]:
-    """Returns the one lease whose id begins so, and its appliance."""
+    """Returns a client of the appliance and the id of the only lease whose id begins with `lease`. Raises CliError."""
     if len(lease) < _LEAST_LETTERS:
         raise exits.CliError(exits.USAGE, f"{lease!r} is too short for a lease: write it as `remotegpu smi` shows it")
     found = []

@@ -1,4 +1,4 @@
-"""Shows why something takes long."""
+"""Shows the user why a command waits."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ _TELL_AGAIN_SECONDS: Final = 30.0
 
 
 class WaitNotice:
-    """Shows why and how long something is waited for: one live line on a terminal, a line now and then elsewhere."""
+    """Shows on stderr why and how long a command waits: a live line on a terminal, else a line every 30 seconds."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -32,7 +32,7 @@ class WaitNotice:
 
     def _show_live(self, text: str) -> None:
         if self._status is None:
-            # Imported only here: a command that need not wait starts without it.
+            # Imported only here: a command that does not wait needs no rich.
             from rich.console import Console  # noqa: PLC0415
 
             self._status = Console(stderr=True, markup=False).status("")

@@ -1,5 +1,5 @@
-"""`remotegpu bench`: a share measured against raw TCP, in several configurations, and other limits.
+"""The command `remotegpu bench`: compares a share with raw TCP, in several configurations, and measures other limits.
 
-`command` runs the `matrix` in the `lab`, `tables` and `report` show it. `bulk`, `softgpu`, `cupy` and `turns` are
-benches of their own, for large copies, the software GPU, CuPy on it, and divided time.
+`command` runs the configurations of `matrix` in the `lab`; `report` and `tables` show the results. `bulk`, `softgpu`,
+`cupy` and `turns` are separate benchmarks of large copies, the software GPU, CuPy on it, and divided time.
 """

@@ -1,4 +1,4 @@
-"""`remotegpu bench bulk`: the limits of large copies on this machine, next to copies to and from a share on it."""
+"""The command `remotegpu bench bulk`: measures large copies to and from a share, and the limits of this machine."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from remotegpu.cli.run.holding import Wish, held
 from remotegpu.cli.run.local import local_appliance
 from remotegpu.paths import find_dist
 
-# How many connections copies are measured over; 0: the session's own alone.
+# The numbers of connections for copies; 0: only the connection of the session.
 _STRIPES: Final = (0, 1, 2, 4)
 
 
@@ -46,7 +46,7 @@ def _measure(*, quick: bool) -> list[dict[str, Any]]:
 
 
 def _striped(run: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Returns the largest copies of a run over so many stripes, relative to as many raw streams of that run."""
+    """Returns the largest copies of a run with `count` stripes, relative to the same number of raw TCP streams."""
     raw = next(rate for rate in run if rate["name"] == f"tcp x{max(count, 1)}")
     return [
         rate

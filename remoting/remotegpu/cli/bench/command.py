@@ -1,4 +1,4 @@
-"""`remotegpu bench`: runs one configuration after the other, and shows the results."""
+"""The command `remotegpu bench`: measures one configuration after the other, and shows the results."""
 
 import datetime
 import json
@@ -28,7 +28,10 @@ Form = Literal["table", "markdown", "json"]
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The options. `appliances`: one that runs already, else one is started; `reference`: its raw TCP peer."""
+    """The options. `appliances` names a running appliance; if it is empty, one is started.
+
+    `reference` is the address of the raw TCP peer on that appliance's machine.
+    """
 
     appliances: Sequence[str] = ()
     access: Access = Access()
@@ -63,7 +66,7 @@ def show(document: dict[str, Any], form: Form) -> None:
 
 
 def measure(options: BenchOptions) -> dict[str, Any]:
-    """Measures all configurations; returns the document: subjects, place and results."""
+    """Measures all configurations. Returns a JSON document with machine, notes and results. Raises CliError."""
     if len(options.appliances) > 1:
         raise exits.CliError(exits.USAGE, "bench measures one appliance: name one in --appliance")
     runs = options.runs or (1 if options.quick else 3)
@@ -80,7 +83,7 @@ def measure(options: BenchOptions) -> dict[str, Any]:
         else:
             configurations, notes = of_another_appliance(tls=site.access.ca is not None)
             notes += [] if site.reference else ["no raw TCP beside it: name a peer there with --reference"]
-            # The number of waits does not depend on where the appliance is.
+            # Not measured again: round trips do not depend on the place of the appliance.
             demo = None
         results = []
         for number, configuration in enumerate(configurations, 1):
@@ -121,7 +124,7 @@ def tell(what: str) -> None:
 
 
 def cpu_model() -> str:
-    """Returns the CPU's name as the kernel has it."""
+    """Returns the name of the CPU from /proc/cpuinfo."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":

@@ -1,4 +1,4 @@
-"""CuPy against NumPy on the same arrays, as a program of its own: the driver is chosen before a process starts."""
+"""Compares CuPy with NumPy on the same arrays, in a separate program: the environment selects the driver at start."""
 
 import json
 import statistics
@@ -29,11 +29,11 @@ def matmul(_xp: ModuleType, x: Any) -> Any:
 
 
 def compare(name: str, work: Callable[[ModuleType, Any], Any], host: Any) -> dict[str, float | str]:
-    """Returns the milliseconds of both, and their ratio; or the error."""
+    """Returns the milliseconds of CuPy and NumPy, and their ratio; or the error."""
     device = cupy.asarray(host)
     try:
         numpy.testing.assert_allclose(cupy.asnumpy(work(cupy, device)), work(numpy, host), rtol=1e-4)
-    # Any missing part of a library.
+    # Any part of a library may be missing.
     except Exception as error:
         return {f"cupy_{name}": f"{type(error).__name__}: {error}".splitlines()[0]}
 

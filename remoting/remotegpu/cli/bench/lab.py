@@ -1,4 +1,4 @@
-"""Everything around a measurement: the appliance, the raw TCP peer and the delaying proxy, each on its CPUs."""
+"""The environment of a measurement: the appliance, the raw TCP peer and the delaying proxy, each on its CPUs."""
 
 import contextlib
 import importlib.util
@@ -24,14 +24,14 @@ from remotegpu.cli.run.local import local_appliance
 from remotegpu.paths import Dist
 from remotegpu.rpc.client import Access, ApplianceClient, Endpoint, parse_endpoint
 
-# An appliance tells its clients ports, not the host: a proxy before it uses the same ports of another address.
+# The address of the proxy. It has the same ports as the appliance, since the appliance sends its clients the ports.
 _FAR_HOST: Final = "127.0.0.2"
 _DEMO: Final = Path(__file__).resolve().parents[4] / "examples" / "01-digits" / "train.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """An appliance with the access to it, and the address of its raw TCP peer, if there is one."""
+    """An appliance, the access to it, and the address of its raw TCP peer; None without a peer."""
 
     endpoint: Endpoint
     access: Access
@@ -40,7 +40,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """The built programs, the CPUs that may be used, and a folder for the time of the benchmark."""
+    """The built programs, the usable CPUs, and a temporary folder."""
 
     dist: Dist
     cpus: Sequence[int]
@@ -52,7 +52,7 @@ class Lab:
 
     @contextlib.contextmanager
     def site(self, configuration: Configuration, *more: str) -> Iterator[Site]:
-        """Starts a software appliance with these options too, and a peer for this configuration."""
+        """Starts a software appliance with the options `more`, and a peer, for a configuration."""
         _, far_cpus = ends(configuration.placement, self.cpus)
         access = Access(ca=self._certificate()) if configuration.tls else Access()
         options = ["--cert", str(access.ca), "--key", str(access.ca.with_suffix(".key"))] if access.ca else []
@@ -75,7 +75,7 @@ class Lab:
         options = ["--reference", site.reference] if site.reference else []
         with self._share(site, configuration.carrier) as environment:
             run = self._measure(configuration, environment, *options, quick=quick)
-        # A ratio of a remote appliance to a loopback connection says nothing.
+        # Without a peer there is no raw TCP to the same machine to compare with.
         return run if site.reference else Run(run.figures, {}, {})
 
     def measure_without_wire(self, configuration: Configuration, *, quick: bool) -> Run:
@@ -90,11 +90,11 @@ class Lab:
         return Run(measured["figures"], measured["before"], measured["after"])
 
     def demo_step_round_trips(self, site: Site) -> float | None:
-        """Returns how often a training step of the first example waits; None if it or an import is missing."""
+        """Returns the round trips of a training step of the first example; None if it or a package is missing."""
         if not _DEMO.exists() or any(importlib.util.find_spec(name) is None for name in ("numba", "sklearn")):
             return None
         trips, steps = [], []
-        # The difference of two lengths is the steps alone, without start and module loads.
+        # The difference of two runs has only steps, without start and module loads.
         for epochs in ("1", "3"):
             stats, result = self.folder / "stats.json", self.folder / "result.json"
             command = [sys.executable, str(_DEMO), "--epochs", epochs, "--json", str(result)]
@@ -106,13 +106,13 @@ class Lab:
 
     @contextlib.contextmanager
     def _share(self, site: Site, carrier: str) -> Iterator[dict[str, str]]:
-        """Yields the environment of a program on a whole GPU of the appliance."""
+        """Holds a whole GPU of the appliance, and yields the environment of a program on it."""
         wish = Wish(appliances=(str(site.endpoint),), access=site.access, name=("remotegpu", "bench"))
         with held(wish, os.environ, self.dist) as share:
             yield {**share.environment, names.CARRIER_ENV: carrier}
 
     def _certificate(self) -> Path:
-        """Makes a certificate that is its own authority, with its key next to it."""
+        """Creates a self-signed certificate, with its key in the same folder. Raises CliError without openssl."""
         certificate = self.folder / "bench.pem"
         if not certificate.exists():
             command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc"]
@@ -127,7 +127,7 @@ class Lab:
 
 @contextlib.contextmanager
 def on_cpus(cpus: set[int]) -> Iterator[None]:
-    """Pins processes that are started in the block, and their children, to these CPUs."""
+    """Pins this thread, and processes that are started in the block, to `cpus`."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     try:
@@ -138,14 +138,14 @@ def on_cpus(cpus: set[int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def serving(*command: str) -> Iterator[str]:
-    """Yields the first line of a program that serves until its input ends."""
+    """Runs a program that serves until its stdin is closed, and yields its first line. Raises CliError."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline().strip()
         if not line:
             raise exits.CliError(exits.SOFTWARE, f"{' '.join(command)} did not start, see above")
         yield line
-        # Leaving the outer block closes its input and waits for it.
+        # The end of the outer block closes the program's stdin and waits for its end.
 
 
 def _data_port(endpoint: Endpoint, access: Access) -> int:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-# "none": the back end itself in the measured process, without a wire.
-# "auto": a Unix socket and shared memory, as the ends are on one machine; its reference is a bare Unix socket.
+# "none": the measured process uses the back end directly, without a wire.
+# "auto": a Unix socket and shared memory, since both ends are on one machine; the reference is a plain Unix socket.
 Carrier = Literal["auto", "direct", "grpc", "none"]
-# The CPUs of the ends: two, one, or the scheduler's choice.
+# The CPUs of client and appliance: two, one, or the scheduler's choice.
 CpuPlacement = Literal["split", "same", "free"]
 
 CARRIERS: Final[tuple[Carrier, ...]] = ("direct", "grpc")
@@ -20,7 +20,7 @@ class Configuration:
     carrier: Carrier
     tls: bool = False
     placement: CpuPlacement = "split"
-    # Each way, through the delaying proxy.
+    # The delay of the proxy in each direction.
     delay_ms: int = 0
 
     @property
@@ -46,14 +46,14 @@ class Configuration:
 
 
 def matrix(cpus: Sequence[int], *, everything: bool) -> tuple[list[Configuration], list[str]]:
-    """Returns the configurations for an appliance of our own, and notes about those left out."""
+    """Returns the configurations for an appliance that the benchmark starts, and notes about omitted ones."""
     placements: list[CpuPlacement] = ["split", "same"] if len(cpus) > 1 else ["same"]
     notes = [] if len(cpus) > 1 else [ONE_CPU]
     first = placements[0]
     if everything:
         found = [Configuration("auto", placement=place) for place in placements]
         found += [Configuration(c, tls, place) for place in placements for tls in (False, True) for c in CARRIERS]
-        # The cost of a distance shows best if the ends do not take each other's time.
+        # Delays are measured only with both ends on different CPUs, where they do not compete.
         found += [Configuration(c, tls, first, ms) for ms in DELAYS_MS for tls in (False, True) for c in CARRIERS]
     else:
         found = [
@@ -62,20 +62,20 @@ def matrix(cpus: Sequence[int], *, everything: bool) -> tuple[list[Configuration
             Configuration("grpc", placement=first),
         ]
     if len(cpus) > 1:
-        # The usual placement. Only here both ends may wait without sleep: a thread that has one CPU to itself may not.
+        # The usual placement. Only here both ends may poll instead of sleeping: a thread pinned to one CPU may not.
         found += [Configuration("auto", placement="free"), Configuration("direct", placement="free")]
     return [*found, Configuration("none", placement="same")], notes
 
 
 def of_another_appliance(*, tls: bool) -> tuple[list[Configuration], list[str]]:
-    """Returns the configurations for an appliance that runs already, and notes."""
+    """Returns the configurations for a running appliance, and notes."""
     return [Configuration(carrier, tls, "free") for carrier in CARRIERS], [
         "no end is pinned: the appliance runs where it runs"
     ]
 
 
 def ends(placement: CpuPlacement, cpus: Sequence[int]) -> tuple[set[int], set[int]]:
-    """Returns the CPUs of the client, and those of the appliance and everything else at the other end."""
+    """Returns the CPUs of the client, and the CPUs of the appliance and all other programs at its end."""
     match placement:
         case "split":
             return {cpus[0]}, {cpus[1]}

@@ -1,4 +1,4 @@
-"""Makes a document of measurements: medians, ratios to raw TCP, and which aims are reached. Pure."""
+"""Builds a document of measurements: medians, ratios to raw TCP, and whether the aims are reached. Pure."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ MESSAGE: Final = "raw_tcp_message_us"
 PUT: Final = "raw_tcp_put_gbps"
 GET: Final = "raw_tcp_get_gbps"
 
-# Every figure, in the order in which it is shown, with the raw TCP figure to compare.
+# All figures in the order of display, each with the raw TCP figure to compare with.
 FIGURES: Final[dict[str, str | None]] = {
     "idle_sync_us": RTT,
     "rtt_us": RTT,
@@ -49,7 +49,7 @@ REFERENCES: Final = (RTT, MESSAGE, PUT, GET)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One output of the benchmark program; raw TCP is measured before and after the driver's figures."""
+    """One output of the benchmark program: the driver's figures, and raw TCP before and after them."""
 
     figures: Figures
     before: Figures
@@ -58,13 +58,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """An upper limit of a figure, for ends on two CPUs and for ends on one."""
+    """An upper limit of a figure or its ratio to raw TCP, for ends on two CPUs (`split`) and on one (`same`)."""
 
     key: str
     of: Literal["ratio", "figure"]
     split: float
     same: float
-    # Added: the time of half a round trip of raw TCP.
+    # Whether half a round trip of raw TCP is added to the limit.
     plus_one_way: bool = False
 
 
@@ -75,22 +75,22 @@ AIMS: Final = (
     Aim("launch_to_exec_us", "figure", 100, 100, plus_one_way=True),
     Aim("ten_launches_sync_us", "ratio", 1.3, 2),
     Aim("graph_beyond_frame_us", "figure", 2, 2),
-    # A slab of memory is requested now and then.
+    # Not 0: sometimes the client requests a slab of memory.
     Aim("alloc_round_trips", "figure", 0.01, 0.01),
-    # The first query of an event asks; then its records are reported.
+    # Not 0: the first query of an event is a round trip. After it the worker reports the event's records.
     Aim("event_query_round_trips", "figure", 0.01, 0.01),
     Aim("h2d_gbps", "ratio", 1.15, 1.15),
     Aim("d2h_gbps", "ratio", 1.15, 1.15),
     Aim("pinned_d2h_gbps", "ratio", 1.15, 1.15),
     Aim("init_ms", "figure", 5, 5),
     Aim("init_round_trips", "figure", 3, 3),
-    # The message names the image; the image itself has a hundred thousand.
+    # The message has only the name of the image, which itself has a hundred thousand bytes.
     Aim("module_again_bytes", "figure", 200, 200),
 )
 
 
 def ratio(key: str, value: float | None, reference: str, reference_value: float | None) -> float | None:
-    """Returns the multiple of the reference's time; 1 is the machine's limit."""
+    """Returns the time of a figure divided by the time of its reference; None if one is missing."""
     if value is None or not reference_value:
         return None
     time, reference_time = _time(key, value), _time(reference, reference_value)
@@ -98,7 +98,7 @@ def ratio(key: str, value: float | None, reference: str, reference_value: float 
 
 
 def _time(key: str, value: float) -> float | None:
-    """Returns a figure in microseconds; for a bandwidth the time of a fixed number of bytes."""
+    """Returns a figure in microseconds; for a bandwidth, the time for a fixed number of bytes."""
     if key.endswith("_gbps"):
         return 1 / value if value else None
     return value * 1e3 if key.endswith("_ms") else value
@@ -118,7 +118,7 @@ def ratios_of(run: Run) -> dict[str, float | None]:
 
 
 def summary(configuration: Configuration, runs: Sequence[Run], *, with_aims: bool) -> dict[str, Any]:
-    """Returns one configuration's part of the document."""
+    """Returns the part of the document for one configuration."""
     figures = _medians([run.figures for run in runs], FIGURES)
     ratios = [ratios_of(run) for run in runs]
     result: dict[str, Any] = {
@@ -139,7 +139,7 @@ def summary(configuration: Configuration, runs: Sequence[Run], *, with_aims: boo
 
 
 def judged(aim: Aim, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an aim with the value reached."""
+    """Returns an aim with the measured value, and whether it is reached (None: not measured)."""
     limit = aim.same if result["placement"] == "same" else aim.split
     if aim.plus_one_way:
         limit += (result["references"][RTT] or 0) / 2

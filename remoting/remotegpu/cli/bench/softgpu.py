@@ -1,4 +1,4 @@
-"""`remotegpu bench softgpu`: how fast the software GPU computes, and how CuPy on it compares with NumPy."""
+"""The command `remotegpu bench softgpu`: measures the speed of the software GPU, and CuPy on it against NumPy."""
 
 import importlib.util
 import json
@@ -38,7 +38,7 @@ def _measured(dist: Dist, environment: dict[str, str]) -> dict[str, Any]:
     if importlib.util.find_spec("cupy") is None:
         result["cupy"] = NO_CUPY
     else:
-        # One thread of NumPy: what the ratio says is then the same on every machine.
+        # NumPy uses one thread, so that the ratio is comparable between machines.
         one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "remotegpu.cli.bench.cupy"]
         result |= _json_of(command, {**environment, **one_thread})

@@ -1,4 +1,4 @@
-"""Shows a document as tables: one for each placement and delay, a column for each carrier. Pure."""
+"""Turns a document into tables: one for each placement and delay, with a column for each carrier. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def tables(document: Mapping[str, Any]) -> list[TextTable]:
 
 
 def heading(document: Mapping[str, Any]) -> str:
-    """Returns the machine and the circumstances in one line."""
+    """Returns one line about the machine and the conditions of the measurement."""
     machine = document["machine"]
     load = "/".join(f"{value:.1f}" for value in machine["load_average"])
     text = (

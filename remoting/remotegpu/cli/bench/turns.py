@@ -1,4 +1,4 @@
-"""`remotegpu bench turns`: measures the cost of dividing a GPU's time, and how exactly it is divided."""
+"""The command `remotegpu bench turns`: measures the cost and the precision of dividing a GPU's time."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ _QUICK_SECONDS: Final = 3.0
 class Tenant:
     share: str
     options: tuple[str, ...] = ()
-    idle: bool = False  # it has a session, and launches nothing
+    idle: bool = False  # it has a session but launches no kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ CASES: Final = (
 
 
 def bench(*, quick: bool, as_json: bool) -> None:
-    """Measures each tenant's kernels per second. The software GPU has the last CPU alone, as a GPU is one."""
+    """Measures and prints each tenant's kernels per second. The software GPU runs alone on the last CPU."""
     find_dist()
     seconds = _QUICK_SECONDS if quick else _SECONDS
     results = {case.name: _measure(case, seconds) for case in CASES}
@@ -63,7 +63,7 @@ def bench(*, quick: bool, as_json: bool) -> None:
 
 
 def _measure(case: Case, seconds: float) -> list[float]:
-    """Returns the kernels per second of the tenants that are not idle."""
+    """Returns the kernels per second of each tenant that is not idle."""
     cpus = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
         with on_cpus({cpus[-1]}):

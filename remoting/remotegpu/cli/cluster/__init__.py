@@ -1,5 +1,5 @@
-"""Commands about a cluster: its claims, its appliances, waiting claims and why they wait, and usage.
+"""Commands about a cluster: its claims and appliances, the reasons why claims wait, and usage.
 
-`objects` reads the API server with the user's own rights; `top` and `doctor` use it, too. Called by `cli.app` and
-`cli.kubectl`. Only `why` uses the operator's package, which it finds as an extension.
+`objects` calls the API server with the user's own permissions; `top` and `doctor` use it, too. `cli.app` and
+`cli.kubectl` call this package. Only `why` uses the operator's package, which it finds as an extension.
 """

@@ -1,4 +1,4 @@
-"""Appliances of a cluster's pools, and which of them get new claims."""
+"""Cordons and drains appliances of a cluster's pools. A cordoned appliance gets no new claims."""
 
 import time
 from typing import Final
@@ -18,7 +18,7 @@ _CONFLICT: Final = 409
 
 
 def cordon(cluster: Cluster, name: str, *, on: bool) -> None:
-    """Changes the pool's `spec.cordoned`, by the appliance's node."""
+    """Adds the appliance's node to `spec.cordoned` of its pool, or removes it. Raises CliError."""
     with refusals():
         while not _cordoned(cluster, name, on=on):
             pass
@@ -27,7 +27,7 @@ def cordon(cluster: Cluster, name: str, *, on: bool) -> None:
 
 
 def drain(cluster: Cluster, name: str) -> None:
-    """Cordons the appliance, and prints the claims that are left whenever they change."""
+    """Cordons an appliance and waits until it has no claims. Prints each change of the claims. Raises CliError."""
     cordon(cluster, name, on=True)
     out, told = console(), [""]
     with refusals():
@@ -42,7 +42,7 @@ def drain(cluster: Cluster, name: str) -> None:
 
 
 def _cordoned(cluster: Cluster, name: str, *, on: bool) -> bool:
-    """Stores the change; false if another client changed the pool meanwhile."""
+    """Stores the change. Returns False if another client changed the pool meanwhile, so that the caller can retry."""
     pool, node = _find(cluster, name)
     nodes = set(GPUPool.from_object(pool).spec.cordoned)
     wanted = nodes | {node} if on else nodes - {node}
@@ -60,7 +60,7 @@ def _cordoned(cluster: Cluster, name: str, *, on: bool) -> bool:
 
 
 def _find(cluster: Cluster, name: str) -> tuple[Object, str]:
-    """Returns the pool of an appliance, and its node."""
+    """Returns the pool and the node of an appliance. Raises CliError if there is no such appliance."""
     stored = cluster.list(_PATH)
     by_name = {pool["metadata"]["name"]: pool for pool in stored}
     for pool in readable(GPUPool.from_object, stored):

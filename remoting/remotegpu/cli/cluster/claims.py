@@ -1,4 +1,4 @@
-"""Claims of a cluster: lists, descriptions, and the changes that a person may make."""
+"""Claims of a cluster: lists and describes them, and suspends, resumes or moves one."""
 
 import contextlib
 import itertools
@@ -20,12 +20,12 @@ from remotegpu.cli.output import add_row, console, json_text, new_table, present
 
 _POLL_SECONDS: Final = 0.5
 _MOST_EVENTS: Final = 20
-# The result of a change: None until it is known, else empty or why it failed.
+# Returns the result of a change: None while it is unknown, "" on success, else the reason of the failure.
 Outcome = Callable[[GPUClaim], str | None]
 
 
 def ls(cluster: Cluster, namespace: str, *, as_json: bool, watch: bool = False) -> None:
-    """Lists claims of one namespace, or of all if it is empty; pools and appliances if the user may read them."""
+    """Lists claims of a namespace (empty: of all), and appliances if the user may read pools. Raises CliError."""
     present(lambda: _listing(cluster, namespace, as_json=as_json), watch=watch)
 
 
@@ -113,7 +113,7 @@ def migrate(target: Target, to: str, *, wait: bool) -> None:
 
 
 def names(before: Sequence[str]) -> list[str]:
-    """Returns completions after these arguments of `kubectl remotegpu`; none without a cluster."""
+    """Returns completions for the argument after `before` of `kubectl remotegpu`; none without a cluster."""
     options = dict(itertools.pairwise(before))
     try:
         cluster = Cluster(None, options.get("--context", ""))
@@ -126,7 +126,7 @@ def names(before: Sequence[str]) -> list[str]:
 
 
 def pods_or_claims(cluster: Cluster, namespace: str, *, claims: bool) -> list[str]:
-    """Returns the names of claims, or of the pods that have one of their own. Raises RefusedError."""
+    """Returns the names of claims, or of pods that have a claim of their own. Raises RefusedError."""
     found = readable(GPUClaim.from_object, cluster.list(claims_path(namespace)))
     if claims:
         return [claim.name for claim in found]
@@ -134,7 +134,7 @@ def pods_or_claims(cluster: Cluster, namespace: str, *, claims: bool) -> list[st
 
 
 def _change(target: Target, spec: dict[str, Any], done: str, outcome: Outcome, *, wait: bool) -> None:
-    """Changes the claim's spec, and waits until the operator has done it or says why not."""
+    """Changes the spec of a claim. With `wait`, waits for the operator's success or failure. Raises CliError."""
     out, cluster = console(), target.cluster
     with refusals():
         path = f"{claims_path(target.namespace)}/{claim_name(*target)}"
@@ -195,7 +195,7 @@ def _lines(claim: GPUClaim) -> Iterator[str]:
 
 
 def _room(appliance: ApplianceStatus) -> tuple[str, str, str]:
-    """Returns its GPUs, and the free part of them."""
+    """Returns the columns GPUS, FREE and FREE MEMORY of an appliance."""
     gpus = appliance.gpus
     models = sorted({gpu.model for gpu in gpus})
     free = sum(MILLI_PER_GPU - gpu.allocated_milli for gpu in gpus if gpu.healthy)

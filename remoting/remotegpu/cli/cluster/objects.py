@@ -1,4 +1,4 @@
-"""A cluster's objects, read with the user's own rights and kubectl's kubeconfig."""
+"""Reads and changes objects of a cluster, with the user's own permissions and kubectl's kubeconfig."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _PAGE: Final = 500
 
 
 class RefusedError(Exception):
-    """The API server refused, or does not answer; `status` is 0 then."""
+    """Raised if the API server refuses a request, or does not answer. `status` is the HTTP status; 0: no answer."""
 
     def __init__(self, status: int, said: str) -> None:
         super().__init__(said)
@@ -23,7 +23,7 @@ class RefusedError(Exception):
 
 class Cluster:
     def __init__(self, kubeconfig: Path | None = None, context: str = "") -> None:
-        """Connects. Raises CliError if there is no client library or no way to a cluster."""
+        """Reads the kubeconfig. Raises CliError if the client library is missing or no cluster is configured."""
         try:
             from kubernetes import client, config  # noqa: PLC0415 (takes half a second, and only some have it)
         except ImportError:
@@ -49,7 +49,7 @@ class Cluster:
         return found
 
     def list(self, path: str, selector: str = "", fields: str = "") -> list[Object]:
-        """Returns all objects, page by page; `selector` of labels."""
+        """Returns all objects under `path`, in pages. `selector` and `fields` select by labels and by fields."""
         found: list[Object] = []
         query = {"limit": str(_PAGE)}
         query |= {key: value for key, value in (("labelSelector", selector), ("fieldSelector", fields)) if value}
@@ -61,17 +61,17 @@ class Cluster:
             query["continue"] = token
 
     def try_to_create(self, path: str, body: Object) -> Object:
-        """Returns the object that would be stored, by a dry run."""
+        """Creates an object as a dry run. Returns the object that would be stored. Raises RefusedError."""
         made: Object = self._call("POST", path, {"dryRun": "All"}, body)
         return made
 
     def patch(self, path: str, body: Object) -> Object:
-        """Applies a JSON merge patch; returns the stored object."""
+        """Applies a JSON merge patch. Returns the stored object. Raises RefusedError."""
         stored: Object = json.loads(self._send("PATCH", path, {}, body, "application/merge-patch+json"))
         return stored
 
     def text(self, path: str, **query: str) -> str:
-        """Returns a text, a log for example."""
+        """Returns a response that is text, such as a log. Raises RefusedError."""
         return self._send("GET", path, query, None).decode(errors="replace")
 
     def _call(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None) -> Any:
@@ -108,7 +108,7 @@ class Cluster:
 
 
 class Target(NamedTuple):
-    """A claim: by a pod's name, or by its own."""
+    """A claim, named by its pod or by its own name."""
 
     cluster: Cluster
     namespace: str
@@ -117,7 +117,7 @@ class Target(NamedTuple):
 
 
 def _namespace(config: Any, kubeconfig: Path | None, context: str) -> str:
-    """Returns the context's namespace, as kubectl does."""
+    """Returns the namespace of the context, as kubectl does; `default` without one."""
     contexts, current = config.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
     chosen = next((each for each in contexts if each["name"] == context), current)
     return str(chosen["context"].get("namespace") or "default")
@@ -128,7 +128,7 @@ def _reason(error: Exception) -> str:
 
 
 def _said(content: bytes) -> str:
-    """Returns the message of a Status."""
+    """Returns the message of a Status object; the beginning of any other content."""
     try:
         return str(json.loads(content)["message"])
     except (ValueError, KeyError, TypeError):

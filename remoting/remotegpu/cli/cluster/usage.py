@@ -1,4 +1,4 @@
-"""`remotegpu usage`: sums of the operator's records, or holders that do not use their share."""
+"""The command `remotegpu usage`: prints sums of the operator's usage records, or idle claims."""
 
 import csv
 import datetime
@@ -26,7 +26,7 @@ _GIB: Final = 1 << 30
 
 
 def sums(cluster: Cluster, system: str, since: str, until: str, wanted: str, output: Output) -> None:
-    """Prints the sums. Raises CliError."""
+    """Prints sums of usage between two times, grouped by the keys `wanted`. Raises CliError."""
     by = by_of(wanted)
     now = int(time.time())
     first, last = time_of(since, now), time_of(until, now) if until else now
@@ -44,7 +44,7 @@ def sums(cluster: Cluster, system: str, since: str, until: str, wanted: str, out
 
 
 def idle(cluster: Cluster, system: str, after: str, output: Output) -> None:
-    """Prints idle holders. Raises CliError."""
+    """Prints claims whose share was unused for at least the duration `after`. Raises CliError."""
     try:
         least = parse_duration(after)
     except ValueError as error:
@@ -67,7 +67,7 @@ def idle(cluster: Cluster, system: str, after: str, output: Output) -> None:
 
 
 def by_of(text: str) -> list[By]:
-    """Parses --by. Raises CliError."""
+    """Parses the option --by. Raises CliError."""
     found = [each for name in text.split(",") for each in PLACES if each == name.strip()]
     if len(found) != len(text.split(",")):
         raise exits.CliError(
@@ -77,7 +77,7 @@ def by_of(text: str) -> list[By]:
 
 
 def time_of(text: str, now: int) -> int:
-    """Returns the time of "7d" (so long ago), or of a date or time in UTC. Raises CliError."""
+    """Returns the time, in seconds since 1970, of "7d" (ago), or of a date or time in UTC. Raises CliError."""
     try:
         if ago := re.fullmatch(r"(?:(\d{1,4})d)?(.*)", text):
             days, rest = ago.groups()
@@ -113,7 +113,7 @@ def _record(cluster: Cluster, system: str, now: int) -> Record:
 
 
 def _pools(cluster: Cluster) -> Iterator[GPUPool]:
-    """Yields the pools; none if the user may not read them, so there are no prices then."""
+    """Yields the pools. If the user may not read them, yields none, and there are no prices."""
     try:
         found: list[Object] = cluster.list(f"/apis/{API_VERSION}/{POOLS}")
     except RefusedError as error:

@@ -1,4 +1,4 @@
-"""`remotegpu why`: reads the API server's objects, and shows the explanation of the operator's package."""
+"""The command `remotegpu why`: reads objects of the cluster, and prints the explanation of the operator's package."""
 
 import dataclasses
 import datetime
@@ -15,7 +15,7 @@ from remotegpu.cli.cluster.objects import Cluster, Object, RefusedError
 from remotegpu.cli.output import console, print_json, say
 
 _MOST_NAMED: Final = 5
-# Lists that the explanation needs. `remotegpu top` takes one that the user may not read as empty, and says so.
+# The lists that an explanation needs. If the user may not read one, `remotegpu top` reports it and uses an empty list.
 LISTS: Final = {
     "gpupools": (f"/apis/{API_VERSION}/{POOLS}", ""),
     "gpuclaims": (f"/apis/{API_VERSION}/{CLAIMS}", ""),
@@ -39,7 +39,7 @@ def why(cluster: Cluster, namespace: str, name: str, *, is_claim: bool, as_json:
 
 
 def of_claim(cluster: Cluster, namespace: str, name: str) -> Answer:
-    """Explains a claim. Raises RefusedError, and CliError if there is no such claim."""
+    """Explains a claim. Raises RefusedError; raises CliError if the claim is missing or invalid."""
     objects = {kind: cluster.list(path, selector) for kind, (path, selector) in LISTS.items()}
     try:
         return extensions.explainer()(namespace, name, objects, datetime.datetime.now(datetime.UTC))
@@ -54,13 +54,13 @@ def of_claim(cluster: Cluster, namespace: str, name: str) -> Answer:
 
 
 def of_pod(cluster: Cluster, namespace: str, name: str) -> Answer | str:
-    """Explains a pod's claim; returns a sentence if it does not wait for a share."""
+    """Explains the claim of a pod. Returns a sentence if the pod does not wait for a share."""
     pod = cluster.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
     return _other_than_waiting(pod) or of_claim(cluster, namespace, _claim_of(pod))
 
 
 def lines(answer: Answer) -> Iterator[str]:
-    """Yields the answer's lines for people."""
+    """Yields the lines of an answer for people."""
     yield f"{answer.claim} asks for {answer.asks} from pool {answer.pool}: {answer.phase}, {answer.reason}"
     if answer.message:
         yield f"  why      {answer.message}"
@@ -68,7 +68,7 @@ def lines(answer: Answer) -> Iterator[str]:
 
 
 def waiting(answer: Answer) -> Iterator[str]:
-    """Yields its place in the queue, claims that it waits for, and shares that would start at once."""
+    """Yields lines about the place in the queue, the claims to wait for, and shares that would start at once."""
     if answer.position:
         before = f", behind {_some(answer.ahead)}" if answer.ahead else ", it is the next"
         yield f"  queue    place {answer.position} of pool {answer.pool}{before}"
@@ -90,7 +90,7 @@ def waiting(answer: Answer) -> Iterator[str]:
 
 
 def _other_than_waiting(pod: Object) -> str:
-    """Returns a sentence about a pod that waits for no share; empty if it does."""
+    """Returns the reason why a pod does not wait for a share; empty if it does wait."""
     name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
     if pod["metadata"].get("labels", {}).get(POD_LABEL) != POD_LABEL_VALUE:
         return (
@@ -114,19 +114,19 @@ def _other_than_waiting(pod: Object) -> str:
 
 
 def claim_name(cluster: Cluster, namespace: str, name: str, is_claim: bool) -> str:
-    """Returns the claim's name: that of a pod's claim, or `name` itself. Raises RefusedError."""
+    """Returns the name of the claim: `name`, or the claim of the pod `name`. Raises RefusedError."""
     return name if is_claim else _claim_of(cluster.get(f"/api/v1/namespaces/{namespace}/pods/{name}"))
 
 
 def _claim_of(pod: Object) -> str:
-    """Returns the name of the claim whose share the pod waits for."""
+    """Returns the name of the claim that a pod uses."""
     metadata: Mapping[str, Any] = pod["metadata"]
     named = (metadata.get("annotations") or {}).get(CLAIM_ANNOTATION)
     return str(named) if named else pod_claim_name(metadata["name"], metadata["uid"])
 
 
 def unreadable(namespace: str, name: str, error: Exception) -> exits.CliError:
-    """Returns the error for a named claim that cannot be read."""
+    """Returns the error for a claim that cannot be read."""
     told = f"GPUClaim {namespace}/{name} cannot be read: {error}; correct it with `kubectl edit`"
     return exits.CliError(exits.USAGE, told)
 
@@ -145,6 +145,6 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _about(seconds: int) -> str:
-    """Formats a duration only as exactly as an estimate allows."""
+    """Formats an estimated duration, rounded down to whole minutes, tens of seconds or seconds."""
     step = 60 if seconds >= 600 else 10 if seconds >= 60 else 1
     return f"about {format_duration(seconds // step * step)}" if seconds else "some moments"

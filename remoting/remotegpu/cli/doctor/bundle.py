@@ -1,4 +1,4 @@
-"""The bundle of `remotegpu doctor`: the data for a bug report, in one archive, without secrets."""
+"""The bundle of `remotegpu doctor`: an archive with the data for a bug report, without secrets."""
 
 import base64
 import io
@@ -24,20 +24,20 @@ from remotegpu.rpc import WIRE_VERSION
 from remotegpu.rpc.client import Access
 
 _GONE: Final = "(removed)"
-# With a shorter one, other texts would lose the parts that equal it by chance.
+# Shorter words are not removed, since other texts have them by chance.
 _LEAST_SECRET: Final = 6
 _OURS: Final = f"{NAME_LABEL}=remotegpu"
 _LOG_LINES: Final = 2000
 _FILE_NAME: Final = str.maketrans("/:[]", "____")
 
-# Forms of secrets, wherever they come from; the first group stays.
+# Patterns of any secrets. The first group of a match stays.
 _SHAPES: Final = (
     re.compile(r"()-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
     # Tokens of Kubernetes.
     re.compile(r"()\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
     re.compile(r"(?i)(\bbearer )\S+"),
     re.compile(r"""(?i)((?:token|secret|password|key)["']?\s*[:=]\s*["']?)[^\s"',}]{6,}"""),
-    # A lease's secret, a ticket: 16 or 32 bytes in hexadecimal. The digest of an image is none.
+    # A lease's secret or a ticket: 16 or 32 bytes in hexadecimal. The digest of an image is not a secret.
     re.compile(r"()(?<!sha256:)\b(?:[0-9a-f]{64}|[0-9a-f]{32})\b"),
 )
 
@@ -52,13 +52,13 @@ _LISTS: Final = {
 
 
 class Redactor:
-    """Removes known secrets from texts, and all that looks like one."""
+    """Removes known secrets from texts, and everything that looks like a secret."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        """`secrets`: texts with one or several secrets, one for each word, as in a token file."""
+        """Takes texts whose words are secrets, such as the content of a token file."""
         words = {word for text in secrets for word in _words(text) if len(word) >= _LEAST_SECRET}
         encoded = {base64.b64encode(word.encode()).decode() for word in words}
-        # The longest first: one may be the beginning of another.
+        # The longest first, since one secret may be the beginning of another.
         self._words = sorted(words | encoded, key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
@@ -70,7 +70,7 @@ class Redactor:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Yields the words of a text, and the token of `name:token`."""
+    """Yields the words of a text, and for `name:token` also the token."""
     for word in text.split():
         yield word
         yield word.rpartition(":")[2]
@@ -99,7 +99,7 @@ def write_bundle(
 
 
 def _secrets(access: Access) -> Iterator[str]:
-    """Yields the secrets that this command was given."""
+    """Yields the secrets in the options and the environment of this command."""
     yield access.token or ""
     yield os.environ.get(names.TOKEN_ENV, "")
     if (named := os.environ.get(names.TOKEN_FILE_ENV)) and Path(named).is_file():
@@ -115,7 +115,7 @@ def _machine() -> dict[str, Any]:
         "libc": platform.libc_ver(),
         "cpus": os.cpu_count(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        # Only the names of variables with a secret.
+        # The values of variables with a secret are removed.
         "environment": {
             name: _GONE if name in (names.TOKEN_ENV, names.SHARES_ENV) else value
             for name, value in sorted(os.environ.items())
@@ -133,7 +133,7 @@ def _appliance(text: str, access: Access) -> str:
 
 
 def _cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """Yields our objects with their statuses, and the ends of our pods' logs. No Secret is read."""
+    """Yields files with our objects, and with the last lines of our pods' logs. Reads no Secret."""
     pods: list[Object] = []
     for kind, (path, selector) in _LISTS.items():
         try:

@@ -1,4 +1,4 @@
-"""The checks of a cluster, made from its objects. Only `read` talks to the API server."""
+"""The checks of a cluster, from its objects. Only `read` calls the API server."""
 
 import base64
 import binascii
@@ -32,12 +32,12 @@ _CRDS: Final = (f"{POOLS}.{GROUP}", f"{CLAIMS}.{GROUP}")
 _POLICIES: Final = ("remotegpu", *(f"remotegpu-{of}" for of in ("claims", "claims-system", "operator", "status")))
 _WEBHOOK: Final = "remotegpu"
 _QUOTA: Final = f"requests.{MILLI}"
-# Leaves are renewed a month before they end; with less than this left, renewal does not work.
+# Certificates are renewed a month before they expire. With less time left, the renewal does not work.
 _LEAST_LIFE: Final = datetime.timedelta(days=7)
 _LONG_WAIT: Final = datetime.timedelta(minutes=10)
 _INSTALL: Final = "helm upgrade --install remotegpu CHART --namespace remotegpu-system --create-namespace"
 
-# Kinds with the path that lists them, and a selector.
+# The path and the label selector of each kind to list.
 _LISTS: Final = {
     "deployments": ("/apis/apps/v1/deployments", _OURS),
     "daemonsets": ("/apis/apps/v1/daemonsets", _OURS),
@@ -49,7 +49,7 @@ _LISTS: Final = {
     "leases": ("/apis/coordination.k8s.io/v1/leases", ""),
 }
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
-# Kinds with the paths of single objects, which may be missing.
+# The paths of single objects, which may be missing, by kind.
 _SINGLE: Final = {
     "definitions": [f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}" for name in _CRDS],
     "webhooks": [f"{_ADMISSION}/mutatingwebhookconfigurations/{_WEBHOOK}"],
@@ -72,9 +72,9 @@ class Facts:
     now: datetime.datetime
     version: str  # the API server's version; empty if it does not answer
     found: Mapping[str, Sequence[Object]]
-    troubles: Mapping[str, str]  # kinds that could not be read, and why
-    probe: Object | str  # a pod that asks for a share, as it would be stored; or why it would not be
-    probe_denied: bool = False  # because this person may create no pods
+    troubles: Mapping[str, str]  # the errors of kinds that could not be read
+    probe: Object | str  # a pod that asks for a share, as it would be stored; or an error
+    probe_denied: bool = False  # whether the error is that this user may not create pods
 
 
 def read(cluster: Cluster, now: datetime.datetime) -> Facts:
@@ -113,7 +113,7 @@ def _there(cluster: Cluster, path: str) -> Object | None:
 
 
 def checks(facts: Facts) -> Iterator[pb.Check]:
-    """Yields the checks in an order in which later ones need earlier ones."""
+    """Yields the results of all checks. A check comes after those that it depends on."""
     if not facts.version:
         fix = "kubectl version; kubectl config get-contexts"
         yield _check("API server", facts.troubles["version"], good="", fix=fix)
@@ -167,7 +167,7 @@ def _leader(facts: Facts) -> Iterator[pb.Check]:
 
 
 def _webhook(facts: Facts) -> Iterator[pb.Check]:
-    """Checks that the API server calls the webhook, by a pod that is not stored."""
+    """Checks that the API server calls the webhook, by the dry run of a pod."""
     name = "webhook is called"
     namespace = _installed_in(facts)
     fix = (
@@ -215,7 +215,7 @@ def _lasts(name: str, expiry: datetime.datetime, facts: Facts, bad: str) -> pb.C
 
 
 def _device_plugins(facts: Facts) -> Iterator[pb.Check]:
-    """Checks the nodes' resources, not the plugins' pods: a node offers shares once its plugin has registered."""
+    """Checks the resources of nodes, not the pods of plugins: a node offers shares once its plugin has registered."""
     sets = [each for each in facts.found["daemonsets"] if _component(each) == "deviceplugin"]
     if not sets:
         yield _check("device plugin", "there is no DaemonSet of the device plugin", good="", fix=_INSTALL)
@@ -345,7 +345,7 @@ def _conditions(thing: Object) -> Iterable[Mapping[str, Any]]:
 
 
 def _not_true(thing: Object, kind: str) -> str:
-    """Returns why a condition is not True; empty if it is."""
+    """Returns the reason why a condition is not True; empty if it is True."""
     for each in _conditions(thing):
         if each["type"] == kind:
             return "" if each["status"] == "True" else f"{kind} is {each['status']}: {each.get('message', '')}"
@@ -364,7 +364,7 @@ def _decoded(encoded: str) -> str:
 
 
 def _last_expiry(pem: str) -> datetime.datetime | None:
-    """Returns when the last of these certificates ends; None if there are none."""
+    """Returns the latest expiry of the certificates in a PEM text; None if it has none."""
     try:
         return max(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(pem.encode()))
     except ValueError:

@@ -1,4 +1,4 @@
-"""`remotegpu doctor`: numbered checks, each OK, WARN or FAIL, with the reason and the command that mends it."""
+"""Runs `remotegpu doctor`: prints numbered checks, each OK, WARN or FAIL, with the command that repairs a fault."""
 
 import datetime
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class DoctorOptions:
 
 
 def doctor(options: DoctorOptions) -> bool:
-    """Prints all checks, and writes the bundle; returns whether no check failed."""
+    """Runs and prints all checks, and writes the bundle. Returns whether no check failed."""
     checks = list(_checks(options))
     good = all(check.status != "fail" for _, check in checks)
     report = {

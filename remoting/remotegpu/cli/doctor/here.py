@@ -1,4 +1,4 @@
-"""The checks of this installation and of appliances."""
+"""Checks this installation and appliances."""
 
 import threading
 import time
@@ -11,13 +11,13 @@ from remotegpu.paths import NotBuiltError, find_dist
 from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
 
-# Time for all questions to appliances: a person who waits for five seconds has an answer then.
+# The time limit for the answers of all appliances, so that the user waits less than five seconds.
 _MOST_SECONDS: Final = 4.5
 
 
 def local_checks(*, named: bool) -> Iterator[pb.Check]:
     dist = find_dist()
-    # Only `run --native` and appliances with the software back end want the software GPU.
+    # Only `run --native` and appliances with the software back end need the software GPU.
     for name, folder, lacking in (("client library", dist.client, "fail"), ("software GPU", dist.native, "warn")):
         try:
             yield pb.Check(name=name, status="ok", message=str(dist.library(folder)))
@@ -33,7 +33,7 @@ def local_checks(*, named: bool) -> Iterator[pb.Check]:
 
 
 def checks_of_all(appliances: Sequence[str], access: Access) -> Iterator[tuple[str, pb.Check]]:
-    """Yields checks of all appliances, which run at the same time. One without an answer in time failed a check."""
+    """Checks all appliances concurrently, and yields the results. An appliance without an answer in time fails."""
     asked = [(text, _Asked(text, access)) for text in appliances]
     until = time.monotonic() + _MOST_SECONDS
     for text, each in asked:
@@ -42,7 +42,7 @@ def checks_of_all(appliances: Sequence[str], access: Access) -> Iterator[tuple[s
 
 
 class _Asked:
-    """An appliance that is checked by a thread of its own, which does not delay the end of the program."""
+    """Checks an appliance in a daemon thread, which does not delay the end of the program."""
 
     def __init__(self, text: str, access: Access) -> None:
         self._found: list[pb.Check] = []

@@ -1,4 +1,4 @@
-"""Runs the user's command transparently: signals, stops and the exit code pass through."""
+"""Runs the user's command transparently: passes on signals, stops and the exit code."""
 
 import os
 import resource
@@ -21,19 +21,19 @@ _FORWARDED: Final = {
     signal.SIGWINCH,
 }
 _ENDING: Final = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
-# `si_code` of a signal that the kernel sent, as a terminal's Ctrl-C: the whole process group got it already.
+# `si_code` of a signal from the kernel, such as Ctrl-C in a terminal, which the whole process group gets.
 _FROM_KERNEL: Final = 0x80
 
 
 def block_signals() -> set[signal.Signals]:
-    """Blocks signals before any thread exists, so that all inherit it; `run_child` takes the signals one by one."""
+    """Blocks the signals that `run_child` takes. To be called before any thread starts. Returns the old mask."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
     return {signal.Signals(number) for number in previous}
 
 
 class StoppedError(Exception):
-    """A signal asked us to end before the command was started."""
+    """Raised if a signal asks this process to end before the command was started."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -41,7 +41,7 @@ class StoppedError(Exception):
 
 
 def stop_if_interrupted() -> None:
-    """Raises StoppedError if a signal is pending: signals are blocked, and the command does not run yet."""
+    """Raises StoppedError if a signal to end is pending. For the time before the command runs."""
     info = signal.sigtimedwait(_ENDING, 0)
     if info is not None:
         raise StoppedError(info.si_signo)
@@ -55,10 +55,10 @@ def find_command(name: str, search_path: str | None) -> str:
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> int:
-    """Runs the command; returns its exit code, or minus the signal that ended it. `mask` is of `block_signals`."""
+    """Runs the command. Returns its exit code, or the negative signal number. `mask` is that of `block_signals`."""
     path = find_command(command[0], environment.get("PATH"))
     try:
-        # Python ignores SIGPIPE for itself; the command must not.
+        # Python ignores SIGPIPE, and the command must not inherit that.
         pid = os.posix_spawn(
             path, list(command), environment, setsigmask=mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
         )
@@ -74,8 +74,8 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], mask: set[
             continue
         ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
         if ended and os.WIFSTOPPED(status):
-            # Stop as well, so that the shell takes the terminal back; the continue signal for us also continues the
-            # command.
+            # Stops this process too, so that the shell gets the terminal back. After SIGCONT for this process the
+            # command continues too.
             os.kill(os.getpid(), signal.SIGSTOP)
             os.kill(pid, signal.SIGCONT)
         elif ended:
@@ -83,7 +83,7 @@ def run_child(command: Sequence[str], environment: Mapping[str, str], mask: set[
 
 
 def end_like(run: Callable[[], int]) -> int:
-    """Returns the exit code of `run`; if that stands for a signal, this process dies of the same signal instead."""
+    """Returns the exit code of `run`. If `run` returns a negative signal number, this process ends by that signal."""
     try:
         result = run()
     except StoppedError as stopped:

@@ -1,4 +1,4 @@
-"""`remotegpu run`: a share, the environment of the command, and the command."""
+"""The command `remotegpu run`: holds a share, sets the environment, and runs the user's command."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ class RunOptions:
     access: Access = field(default_factory=Access)
     native: bool = False
     profile: Profile | None = None
-    managed_bytes: int | None = None  # None: what the environment says, or the client's own limit
+    managed_bytes: int | None = None  # None: the value of the environment, or the client's default
     wait: bool = True
     report: bool = False
     report_file: Path | None = None
@@ -38,7 +38,7 @@ class RunOptions:
 
 
 def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
-    """Returns the share that -n, -p and -m ask for together."""
+    """Returns the share that the options -n, -p and -m ask for. Raises CliError."""
     try:
         if fraction is not None and memory is not None:
             raise QuantityError("-p and -m both say how much of a GPU: give one of them")
@@ -55,7 +55,7 @@ def parse_ask(count: int, fraction: str | None, memory: str | None) -> Ask:
 
 
 def with_compute(ask: Ask, compute: str | None, limit: str | None) -> Ask:
-    """Adds --compute and --compute-limit to a share."""
+    """Adds the options --compute and --compute-limit to a share. Raises CliError."""
     try:
         return replace(ask, compute=parse_compute(compute, limit))
     except QuantityError as error:
@@ -63,7 +63,7 @@ def with_compute(ask: Ask, compute: str | None, limit: str | None) -> Ask:
 
 
 def run(options: RunOptions) -> int:
-    """Runs the command to its end; returns what `run_child` returns."""
+    """Runs the command to its end. Returns the result of `run_child`, or DIVERGED for a null GPU. Raises CliError."""
     mask = block_signals()
     dist = find_dist()
     if options.profile is not None and options.appliances:
@@ -75,7 +75,7 @@ def run(options: RunOptions) -> int:
             f"{names.CHECK_ENV}={check} checks nothing on a share, only natively: add --native, or unset it",
         )
     profile = options.profile or Profile.of(os.environ.get(names.SOFTGPU_PROFILE_ENV))
-    # Checked before a share is taken, or waited for.
+    # Fails early, before the wait for a share.
     find_command(options.command[0], f"{dist.bin}:{os.environ.get('PATH', os.defpath)}")
     with contextlib.ExitStack() as stack:
         base = os.environ | stack.enter_context(reporting(options.report, options.report_file))
@@ -96,9 +96,9 @@ def shares(
     profile: Profile,
     tell: Callable[[str], None] | None = None,
 ) -> Iterator[Held]:
-    """Holds the share of the options until the block ends; starts an appliance if none is named.
+    """Holds the share of the options until the block ends. Starts an appliance if none is named.
 
-    `tell` is that of `held`.
+    `tell` has the same meaning as in `held`.
     """
     rules = {name: base[name] for name in (names.NULL_RULES_ENV, names.NULL_TALLY_ENV) if name in base}
     with contextlib.ExitStack() as stack:
@@ -114,7 +114,7 @@ def shares(
             wish = Wish(options.ask, profile=str(profile))
         elif not options.appliances:
             started = stack.enter_context(local_appliance(options.ask, profile=profile, environment=rules))
-            # It has its own token, and no certificate.
+            # The started appliance has its own token and no certificate.
             wish = replace(wish, appliances=(started,), access=Access())
         yield stack.enter_context(held(wish, base, dist, tell))
 
@@ -128,8 +128,8 @@ def _open(file: Path) -> TextIO:
 
 @contextlib.contextmanager
 def _tracing(environment: Mapping[str, str], dist: Dist, file: TextIO) -> Iterator[dict[str, str]]:
-    """Yields the environment of a program whose timed calls go to `file`; after the block a summary is printed."""
-    # Imported only here: a run without it starts sooner.
+    """Yields the environment of a program to trace. After the block, writes the calls to `file`, prints a summary."""
+    # Imported only here, so that a run without --trace starts sooner.
     from remotegpu.cli.run import timeline, trace  # noqa: PLC0415
 
     recordings: list[trace.Recording] = []

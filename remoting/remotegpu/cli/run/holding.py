@@ -1,4 +1,4 @@
-"""A share that `remotegpu-run --hold` holds for this process, for as long as this process wants it."""
+"""Holds a share for this process, by the program `remotegpu-run --hold`."""
 
 import contextlib
 import json
@@ -20,27 +20,27 @@ from remotegpu.paths import Dist
 from remotegpu.rpc.client import Access
 
 _LOOK_SECONDS: Final = 0.1
-# After this time the program counts as stuck, and its end ends the lease.
+# After this time the program is treated as hanging and is killed, which ends the lease too.
 _GIVE_BACK_SECONDS: Final = 10.0
 _TOKENS: Final = (names.TOKEN_ENV, names.TOKEN_FILE_ENV)
-# Variables that the options stand for, or that are the program's own.
+# Variables that options replace, or that are only for the user's program.
 _NOT_PASSED: Final = (*_TOKENS, names.CA_ENV, names.SERVER_NAME_ENV, names.CHECK_ENV)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A request for a share. Without appliances the share is native: software GPUs in the program itself."""
+    """A request for a share. Without appliances the share is native: software GPUs inside the program."""
 
     ask: Ask = field(default_factory=Ask)
     appliances: Sequence[str] = ()
     access: Access = field(default_factory=Access)
-    profile: str | None = None  # of native GPUs
+    profile: str | None = None  # the profile of native GPUs
     managed_bytes: int | None = None
     wait: bool = True
-    name: Sequence[str] = ()  # what the appliance shows
+    name: Sequence[str] = ()  # the command that the appliance shows as the client
 
     def words(self) -> list[str]:
-        """Returns the options of `remotegpu-run`, without the token: all users can read a command line."""
+        """Returns the options of `remotegpu-run`, without the token, since all users can read a command line."""
         ask = self.ask
         words = ["-n", str(ask.count)]
         words += ["-m", str(ask.memory_bytes)] if ask.memory_bytes else ["-p", format_milli(ask.milli_per_gpu)]
@@ -61,7 +61,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Held:
-    """The environment in which a program uses the share, and the places of the leases."""
+    """The environment of a program that uses the share, and the endpoints of its leases."""
 
     environment: dict[str, str]
     places: dict[str, str]
@@ -70,10 +70,10 @@ class Held:
 
 @contextlib.contextmanager
 def held(wish: Wish, base: Mapping[str, str], dist: Dist, tell: Callable[[str], None] | None = None) -> Iterator[Held]:
-    """Holds a share until the block ends. `base` is the environment of the program that will use it.
+    """Holds a share until the block ends. `base` is the environment of the program that will use the share.
 
-    The reason for a wait goes to stderr, or to `tell`, line by line. Raises CliError if the share cannot be had, and
-    StoppedError if a signal asked this process to end before that.
+    Reports the reason for a wait on stderr, or by `tell`, line by line. Raises CliError if the share is not available,
+    and StoppedError if a signal asks this process to end while it waits.
     """
     environment = {name: value for name, value in base.items() if name not in _NOT_PASSED}
     if wish.access.token is not None:
@@ -84,7 +84,7 @@ def held(wish: Wish, base: Mapping[str, str], dist: Dist, tell: Callable[[str], 
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=None if tell is None else subprocess.PIPE,
-        # Ctrl-C is for the command: the share must outlive the command's reaction.
+        # Ctrl-C must reach only the command, which may use the share while it handles the signal.
         start_new_session=True,
     )
     said: list[str] = []
@@ -122,7 +122,7 @@ def held(wish: Wish, base: Mapping[str, str], dist: Dist, tell: Callable[[str], 
 def _end(process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) -> None:
     assert process.stdin is not None
     process.stdin.close()
-    # A process that this one forked may have the pipe open, too.
+    # A forked process may have the pipe open too, so the program may not see EOF.
     process.terminate()
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -137,7 +137,7 @@ def _end(process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) 
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> bytes | None:
-    """Reads the first line; None if the program ended instead. Raises StoppedError."""
+    """Reads the first line. Returns None if the program ended before. Raises StoppedError."""
     assert process.stdout is not None
     line = b""
     while not line.endswith(b"\n"):
@@ -152,12 +152,12 @@ def _first_line(process: subprocess.Popen[bytes]) -> bytes | None:
 
 
 def _text(latin: str) -> str:
-    """Returns as Python has it in `os.environ` what the program writes with a character for each byte."""
+    """Decodes a text in which each character stands for a byte, into the form of `os.environ`."""
     return os.fsdecode(latin.encode("latin-1"))
 
 
 def _listen(stream: IO[bytes] | None, said: list[str], tell: Callable[[str], None], granted: threading.Event) -> None:
-    """Tells why the share is waited for and, once it is there, everything; a refusal becomes an error instead."""
+    """Passes lines about waiting to `tell`, and all lines once the share is granted. Other lines go only to `said`."""
     assert stream is not None
     for line in stream:
         text = line.decode(errors="replace").strip().removeprefix("remotegpu: ")

@@ -1,4 +1,4 @@
-"""A software appliance for one run: on this machine, on free ports, ended with the run."""
+"""Starts a software appliance for one run, on free ports of this machine, and ends it with the run."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ _STOP_SECONDS: Final = 10.0
 
 
 def software_memory(ask: Ask, profile: Profile = Profile.NORMAL) -> int:
-    """Returns the memory of each GPU: from the environment, else the profile's, and always enough for the share."""
+    """Returns the bytes of each GPU: from the environment or the profile, but enough for the share. Raises CliError."""
     try:
         given = parse_memory(os.environ.get(SOFTGPU_MEMORY_ENV) or str(profile.memory_bytes))
     except QuantityError as error:
@@ -33,12 +33,12 @@ def software_memory(ask: Ask, profile: Profile = Profile.NORMAL) -> int:
 def local_appliance(
     ask: Ask, *options: str, profile: Profile = Profile.NORMAL, environment: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """Yields the endpoint of a software appliance with room for `ask`. It ends with the block, or our process."""
+    """Yields the endpoint of a software appliance with room for `ask`. It ends with the block or with this process."""
     ready_ours, ready_theirs = os.pipe()
     alive_theirs, alive_ours = os.pipe()
     command = [sys.executable, "-m", "remotegpu.cli", "appliance", "--backend", "software", "--listen", "127.0.0.1:0"]
     command += ["--gpus", str(ask.count), "--memory", str(software_memory(ask, profile)), "--profile", str(profile)]
-    # No other user is on it: a kernel without Landlock is good enough.
+    # Landlock is not required, since the appliance has only one user.
     command += ["--metrics-port", "0", "--quiet", "--landlock", "warn"]
     command += ["--drain-seconds", "0", "--ready-fd", str(ready_theirs), "--parent-fd", str(alive_theirs), *options]
     process = subprocess.Popen(
@@ -77,7 +77,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], ready: int) -> str:
         if readable:
             piece = os.read(ready, 4096)
             if not piece:
-                # Its own message is on stderr already.
+                # The appliance has printed its error on stderr.
                 raise exits.CliError(
                     process.wait() or exits.SOFTWARE, "the local software appliance did not start, see above"
                 )

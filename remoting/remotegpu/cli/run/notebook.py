@@ -1,7 +1,8 @@
-"""`%remotegpu -p 0.25`: a share for the Python process of a notebook, which runs already.
+"""The magic `%remotegpu -p 0.25`: a share for the running Python process of a notebook.
 
-`remotegpu run` sets the environment of a program that starts. Here the client's libraries are loaded: a later lookup of
-libcuda.so.1 gets the library that is loaded under that name. So it has to come before anything uses CUDA.
+`remotegpu run` sets the environment of a new program. In a running process the magic loads the client's libraries
+instead: a later lookup of libcuda.so.1 finds the loaded library of that name. So the magic must run before any use of
+CUDA.
 """
 
 import atexit
@@ -68,7 +69,7 @@ def _options(
 
 
 class NotebookShare:
-    """The share of this process, from `take` until `close`, or until the process ends."""
+    """The share of this process, from `take` until `close` or the end of the process."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
@@ -77,9 +78,9 @@ class NotebookShare:
         self._closed = threading.Event()
 
     def take(self, words: Sequence[str], show: Callable[[str], None]) -> None:
-        """Takes a share with the options of `remotegpu run`; `show` gets a line now and after each change.
+        """Takes a share with the options `words` of `remotegpu run`. `show` gets a line now and after each change.
 
-        Raises ValueError, with what to do, if it cannot be had.
+        Raises ValueError, with the remedy, if the share is not available.
         """
         try:
             options = magic(list(words), standalone_mode=False, prog_name="%remotegpu")
@@ -109,13 +110,13 @@ class NotebookShare:
         atexit.register(self.close)
 
     def line(self) -> str:
-        """Returns the names of the GPUs, and how much of the share is used."""
+        """Returns a line with the names of the GPUs and the used memory of the share. Raises ApplianceError."""
         places = {} if self._held is None else dict(self._held.places)
         lines = (_line(lease_id, endpoint, self._access) for lease_id, endpoint in places.items())
         return "; ".join(lines) or "the share was given back"
 
     def close(self) -> None:
-        """Gives the share back; a later use of the GPU gets a CUDA error."""
+        """Returns the share. A later use of the GPU gets a CUDA error."""
         self._closed.set()
         self._held = None
         self._stack.close()
@@ -132,7 +133,7 @@ class NotebookShare:
 
 
 def _use(environment: Mapping[str, str], dist: Dist) -> None:
-    """Gives this process the environment and libraries that a program has from its start."""
+    """Sets the environment and loads the libraries that `remotegpu run` gives a new program."""
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
     os.environ.update(environment)
@@ -144,7 +145,7 @@ def _use(environment: Mapping[str, str], dist: Dist) -> None:
 
 
 def _mapped(name: str) -> str | None:
-    """Returns the path of a library that this process has loaded; None if it has not."""
+    """Returns the path of a loaded library whose path has `name` in it; None if there is none."""
     paths = (line.split(maxsplit=5)[-1] for line in _MAPS.read_text().splitlines())
     return next((path for path in paths if name in path), None)
 

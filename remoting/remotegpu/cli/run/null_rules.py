@@ -1,4 +1,4 @@
-"""Rules of a null GPU: a run fails if one of them matched no kernel.
+"""Checks the rules of a null GPU after a run: the run fails if a rule matched no kernel.
 
 remoting/softgpu/src/kernels/rules.rs applies them.
 """
@@ -16,20 +16,20 @@ from remotegpu.api import names
 from remotegpu.api.modes import Profile
 from remotegpu.cli import exits
 
-# One page, with a word of eight bytes for each rule.
+# One page, with a counter of eight bytes for each rule.
 _TALLY_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts how often each rule of a file was applied, by all processes of a run."""
+    """Counts how often each rule of a file was applied by all processes of a run."""
 
     rules: Path
-    copy: Path  # readable for workers, which have users of their own
+    copy: Path  # readable for workers, which run as other users
     counts: Path
 
     def unmatched(self) -> list[str]:
-        """Returns a line for each rule that no kernel matched."""
+        """Returns an error for each rule that matched no kernel."""
         lines = rules_of(self.rules.read_text())
         counts = struct.unpack_from(f"<{len(lines)}Q", self.counts.read_bytes())
         return [
@@ -43,14 +43,14 @@ class Tally:
 
 
 def rules_of(text: str) -> list[tuple[int, str]]:
-    """Returns number and text of each line that is a rule."""
+    """Returns the line number and the text of each rule in a file."""
     lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
     return [(number, line) for number, line in lines if line and not line.startswith("#")]
 
 
 @contextlib.contextmanager
 def tallied(environment: Mapping[str, str], profile: Profile) -> Iterator[Tally | None]:
-    """Yields a tally for the rules that `environment` names; None if there are none or a parent process has one."""
+    """Yields a tally for the rules that `environment` names; None without rules, or if a parent process has a tally."""
     file = environment.get(names.NULL_RULES_ENV)
     if not file or names.NULL_TALLY_ENV in environment:
         yield None
@@ -75,7 +75,7 @@ def tallied(environment: Mapping[str, str], profile: Profile) -> Iterator[Tally 
 
 
 def code_with_rules(code: int, tally: Tally | None) -> int:
-    """Returns the exit code of a run that ended with `code`; prints the rules that matched nothing."""
+    """Prints the rules that matched no kernel. Returns the exit code of the run: `code`, or DIVERGED in place of 0."""
     unmatched = [] if tally is None else tally.unmatched()
     for line in unmatched:
         sys.stderr.write(f"remotegpu: {line}\n")

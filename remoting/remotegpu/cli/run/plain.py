@@ -1,6 +1,6 @@
 """Executes the program `remotegpu-run` for a run that needs no Python, before any other import.
 
-The imports take longer than all the rest of a start.
+The imports would take longer than the rest of the start.
 """
 
 import os
@@ -21,18 +21,18 @@ OPTIONS: Final = _VALUED | _SWITCHES
 
 
 def start(words: Sequence[str]) -> None:
-    """Executes `remotegpu-run` if the command line is a plain run; else returns."""
+    """Executes `remotegpu-run` if the command line is a plain run. Otherwise returns."""
     if not is_plain(words, os.environ):
         return
     program = find_dist().bin / PROGRAM
     try:
         os.execv(program, [str(program), *words[1:]])  # noqa: S606 (there is no shell)
     except OSError:
-        return  # It is missing, or not for this machine: what runs next says so.
+        return  # The program is missing, or not for this machine. The Python code then reports it.
 
 
 def is_plain(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether `remotegpu-run` can do it all. Python reports the error for an option that is unknown here."""
+    """Whether `remotegpu-run` can do this run without Python. With an unknown option Python runs, and reports it."""
     if not words or words[0] != "run":
         return False
     rest, appliance, native = list(words[1:]), environment.get(APPLIANCE_ENV, ""), False
@@ -52,9 +52,9 @@ def is_plain(words: Sequence[str], environment: Mapping[str, str]) -> bool:
         if name in _APPLIANCE:
             appliance = value
     if native:
-        # The use of a null GPU's rules is counted at the end, by Python.
+        # Python is needed to check the use of a null GPU's rules at the end.
         return bool(rest) and not environment.get(NULL_RULES_ENV)
-    # Without an appliance, Python starts one.
+    # Python is needed to start an appliance if none is named.
     return bool(rest) and any(part.strip() for part in appliance.split(","))
 
 

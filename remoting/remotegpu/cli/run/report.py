@@ -1,4 +1,4 @@
-"""`remotegpu run --report`: requests of the programs in a run that are not provided."""
+"""The report of `remotegpu run --report`: lists unsupported requests of the programs in a run."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ _TITLES: Final = {
 
 _WITH_A_CODE: Final = (REFUSED, REFUSED_VALUE, REFUSED_SLOT, REFUSED_BY_NVML, BEYOND)
 
-# Parts of NVIDIA's driver, and the loaders of OpenCL and Vulkan, which find no device of ours.
+# Parts of NVIDIA's driver, and loaders of OpenCL and Vulkan, which do not support our devices.
 _ABSENT: Final = {
     "libnvcuvid.so": "NVDEC, video decoding, is not provided",
     "libnvidia-encode.so": "NVENC, video encoding, is not provided",
@@ -48,13 +48,13 @@ _ABSENT: Final = {
     "libGLX_nvidia.so": "Vulkan and OpenGL are not provided",
     "libEGL_nvidia.so": "EGL is not provided",
 }
-# A line of the dynamic loader's `LD_DEBUG=files`.
+# A line in the dynamic loader's log of `LD_DEBUG=files`.
 _LOOKED_FOR: Final = re.compile(
     r"^ *(?P<process>\d+):\tfile=(?P<path>\S+) \[\d+\]; +(?:dynamically loaded|needed) by (?P<by>\S+) "
 )
 
-# Lookups that every copy of CUDA's runtime makes at its start and does without: functions of tools, and two tables that
-# are newer than the rest.
+# Lookups at the start of every copy of CUDA's runtime that may fail: functions of tools, and two tables that are newer
+# than the rest.
 _LOOKED_FOR_IN_PASSING: Final = re.compile(r"|cuSubgrid\w+")
 _TABLES_DONE_WITHOUT: Final = ("f8cff951", "da9151d3")
 
@@ -91,7 +91,7 @@ class Lack:
 
     @property
     def in_passing(self) -> bool:
-        """Whether every program looks for it and does without."""
+        """Whether every program makes this request and works without it."""
         if self.event == UNKNOWN_TABLE:
             return self.name.startswith(_TABLES_DONE_WITHOUT)
         return self.event == UNKNOWN_FUNCTION and bool(_LOOKED_FOR_IN_PASSING.fullmatch(self.name))
@@ -109,7 +109,7 @@ class Lack:
 
     @property
     def error(self) -> int | None:
-        """The error code of the call, if the report knows it."""
+        """The error code of the call; None if the event has none."""
         return int(self.detail) if self.event in _WITH_A_CODE else None
 
     @property
@@ -125,14 +125,14 @@ class Report:
 
     @property
     def lacks(self) -> list[Lack]:
-        """Requests that are not provided, by kind and frequency, without those that every program does without."""
+        """Unsupported requests, ordered by kind and frequency, without those of `in_passing`."""
         order = list(_TITLES)
         needed = (lack for lack in self.times if not lack.in_passing)
         return sorted(needed, key=lambda lack: (order.index(lack.event), -self.times[lack], lack.name))
 
 
 def parse(lines: Iterable[str]) -> Report:
-    """Reads the lines of `remoting/driverapi/src/report.rs`: process, event, name, detail, reason, module."""
+    """Parses lines of `remoting/driverapi/src/report.rs`: process, event, name, detail, reason, module."""
     report = Report()
     for line in lines:
         process, event, *rest = line.rstrip("\n").split("\t")
@@ -145,7 +145,7 @@ def parse(lines: Iterable[str]) -> Report:
 
 
 def add_absent_libraries(report: Report, lines: Iterable[str]) -> None:
-    """Reads the dynamic loader's log. A program may load such a library without a call of CUDA."""
+    """Adds lookups of unsupported libraries from the dynamic loader's log, since they may involve no CUDA call."""
     for line in lines:
         found = _LOOKED_FOR.match(line)
         name = Path(found["path"]).name if found else ""
@@ -207,7 +207,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def reporting(wanted: bool, file: Path | None) -> Iterator[dict[str, str]]:
-    """Yields the variables for the report; after the block it goes to stderr, or as JSON to `file`."""
+    """Yields the variables that enable the report. After the block, writes the report to stderr or `file` (JSON)."""
     if not wanted and file is None:
         yield {}
         return
@@ -215,7 +215,7 @@ def reporting(wanted: bool, file: Path | None) -> Iterator[dict[str, str]]:
         events, loads = Path(folder) / "events", Path(folder) / "loads"
         events.touch()
         try:
-            # The loader logs each lookup, also failed ones. A program with its own LD_DEBUG keeps that.
+            # The loader logs each lookup, also failed ones. An LD_DEBUG of the user stays as it is.
             asked = {} if "LD_DEBUG" in os.environ else {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(loads)}
             yield {names.REPORT_ENV: str(events)} | asked
         finally:

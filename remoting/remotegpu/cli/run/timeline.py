@@ -1,4 +1,4 @@
-"""`remotegpu run --trace FILE`: the times of a program's driver calls, for Perfetto, and advice. Pure.
+"""The output of `remotegpu run --trace FILE`: times of a program's driver calls, for Perfetto, and advice. Pure.
 
 The file has Chrome's Trace Event Format, which ui.perfetto.dev and chrome://tracing read: a complete event (`ph` X) for
 each call, times in microseconds.
@@ -12,7 +12,7 @@ from typing import Any, Final
 from remotegpu.api.quantities import format_bytes
 from remotegpu.cli.run.trace import Record, Recording
 
-# By the first prefix that fits.
+# The kind of a function is the first one with a matching prefix.
 _KINDS: Final = (
     ("wait", ("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize")),
     ("launch", ("cuLaunch", "cuGraphLaunch")),
@@ -22,10 +22,10 @@ _KINDS: Final = (
     ("start", ("cuInit", "cuDevicePrimaryCtxRetain", "cuCtxCreate")),
 )
 _OTHER: Final = "other"
-# A copy of one number, or of a few.
+# The largest size of a copy of only a few numbers.
 _FEW_BYTES: Final = 64
 _LARGE_BYTES: Final = 1 << 20
-# A part of the time below this is not worth a change, nor is a rarer call.
+# Advice is given only for a larger part of the time, and for more frequent calls.
 _WORTH: Final = 0.05
 _OFTEN: Final = 10
 
@@ -48,7 +48,7 @@ class Sum:
 
 @dataclass(slots=True)
 class Summary:
-    """Sums over the threads of all processes; sums of calls at the same time may exceed `seconds`."""
+    """Sums over the threads of all processes. A sum may exceed `seconds`, since threads call concurrently."""
 
     seconds: float = 0.0
     """From the first call's begin to the last one's end."""
@@ -64,7 +64,7 @@ def kind(function: str) -> str:
 
 
 def events(recordings: Sequence[Recording]) -> dict[str, Any]:
-    """Returns the document for Perfetto; a process for each recording."""
+    """Returns the document for Perfetto, with a process for each recording."""
     first = min((recording.header["began"] for recording in recordings), default=0)
     found: list[dict[str, Any]] = []
     for pid, recording in enumerate(recordings, 1):
@@ -94,12 +94,12 @@ def summary(recordings: Sequence[Recording]) -> Summary:
     result = Summary()
     begins, ends = [], []
     for recording in recordings:
-        # By thread, whether a wait would be for a few bytes.
+        # For each thread, whether its last copy to the host had only a few bytes.
         reads: dict[str, bool] = {}
         for record in _timed(recording):
             begins.append(recording.header["began"] + record["start"])
             ends.append(begins[-1] + record["took"])
-            # The outer call has its time.
+            # The time of a nested call is a part of the outer call.
             if record.get("nested"):
                 continue
             function, thread = record["f"], str(record.get("t"))
@@ -117,7 +117,7 @@ def summary(recordings: Sequence[Recording]) -> Summary:
 
 
 def report(found: Summary) -> Iterator[str]:
-    """Yields lines for a person: where the time went, and what to change."""
+    """Yields lines for people about the use of the time, and advice."""
     calls = sum(each.nanoseconds for each in found.kinds.values()) / 1e9
     yield f"{found.seconds:.3f} s from the first driver call to the last one's end, {calls:.3f} s of them in calls:"
     for name, total in sorted(found.kinds.items(), key=lambda item: -item[1].nanoseconds):
@@ -168,5 +168,5 @@ def _bytes(record: Record) -> int:
 
 
 def _is_pageable(record: Record) -> bool:
-    """Whether it comes from pageable memory: then its bytes describe the buffer; page-locked memory has a name."""
+    """Whether a copy is from pageable memory. Then `from` describes the bytes; page-locked memory has a name there."""
     return isinstance(record["in"].get("from"), Mapping)

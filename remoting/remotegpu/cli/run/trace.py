@@ -1,4 +1,4 @@
-"""`remotegpu trace`: runs a program under the recorder, and shows recordings. The format: docs/trace-format.md."""
+"""The command `remotegpu trace`: records, replays, shows and compares driver calls (format: docs/trace-format.md)."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ class Recording:
 
 
 def run_traced(command: Sequence[str], variable: str, file: Path, *, contents: bool) -> int:
-    """Runs the command under the recorder; returns what `run_child` returns. `variable` selects the file's use."""
+    """Runs a command under the recorder. Returns the result of `run_child`. `variable` says how to use `file`."""
     mask = block_signals()
     find_command(command[0], os.environ.get("PATH"))
     told = {variable: str(file.resolve())} | ({names.TRACE_CONTENTS_ENV: "1"} if contents else {})
@@ -37,17 +37,17 @@ def run_traced(command: Sequence[str], variable: str, file: Path, *, contents: b
 
 @contextlib.contextmanager
 def under_recorder(base: Mapping[str, str], dist: Dist) -> Iterator[dict[str, str]]:
-    """Yields the environment in which a program calls the driver through the recorder, which `base` configures."""
+    """Yields the environment of a program that calls the driver through the recorder. `base` configures it."""
     with tempfile.TemporaryDirectory(prefix="remotegpu-trace-") as claims:
         environment = dict(base) | {names.TRACE_CLAIMS_ENV: claims}
-        # Preloaded, it is the libcuda.so.1 that every lookup finds first, also one by an NVML of the same file.
+        # Preloaded, so that every lookup of libcuda.so.1 finds the recorder first.
         prepend(environment, "LD_PRELOAD", str(dist.library(dist.trace)))
         yield environment
 
 
 @contextlib.contextmanager
 def timed(base: Mapping[str, str], dist: Dist, recordings: list[Recording]) -> Iterator[dict[str, str]]:
-    """Yields the environment of `under_recorder`; after the block `recordings` has all processes' timed calls."""
+    """Yields the environment of `under_recorder`. After the block `recordings` has the timed calls of all processes."""
     with tempfile.TemporaryDirectory(prefix="remotegpu-trace-") as folder:
         file = Path(folder, "recording")
         told = {names.TRACE_RECORD_ENV: str(file), names.TRACE_TIMES_ENV: "1"}
@@ -76,7 +76,7 @@ def replay(command: Sequence[str], file: Path) -> int:
 
 
 def read(file: Path) -> Recording:
-    """Reads a recording; CliError names a wrong line."""
+    """Reads a recording. Raises CliError, which names an invalid line."""
     try:
         written, _, _ = file.read_bytes().partition(b"\0")
     except OSError as error:
@@ -104,7 +104,7 @@ def _line(file: Path, number: int, line: bytes) -> Record:
 
 
 def show(recording: Recording) -> Iterator[str]:
-    """Yields a line for each record: number, thread, call, code, answers."""
+    """Yields a line for each record: number, thread, call, error code, results."""
     yield f"driver {recording.header.get('driver')}, CUDA {recording.header.get('version')}"
     for number, record in enumerate(recording.records, 2):
         answers = f" {_fields(record['out'])}" if record.get("out") else ""
@@ -146,7 +146,7 @@ class Comparison:
 
 
 def compare(first: Recording, second: Recording) -> Comparison:
-    """Compares the calls and answers of two runs of one program, thread by thread."""
+    """Compares the calls and results of two runs of one program, thread by thread."""
     ours, theirs = _threads(first), _threads(second)
     differences = (_first_difference(thread, ours.get(thread, []), theirs.get(thread, [])) for thread in ours | theirs)
     found = sorted(difference for difference in differences if difference is not None)
@@ -189,7 +189,7 @@ def _difference(a: Record, b: Record) -> str:
 
 
 def _plain(value: object) -> object:
-    """Replaces contents, which only one recording may have, by their hash."""
+    """Removes contents of memory, which only one recording may have. Their hash stays."""
     if isinstance(value, dict):
         return {name: _plain(field) for name, field in value.items() if name != "contents"}
     return [_plain(item) for item in value] if isinstance(value, list) else value

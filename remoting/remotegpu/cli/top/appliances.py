@@ -1,4 +1,4 @@
-"""Appliances as their control services report: GPUs and leases."""
+"""A source for `remotegpu top` that reads GPUs and leases from appliances."""
 
 import time
 from collections import deque
@@ -15,7 +15,7 @@ from remotegpu.rpc import pb
 from remotegpu.rpc.client import Access, parse_endpoint
 from remotegpu.rpc.load import Busy, busy, busy_of
 
-# GPU time becomes known when a turn ends: over a single second the part would jump.
+# The number of readings to average over. GPU time is reported at the end of a turn, so a single second varies too much.
 _KEPT: Final = 5
 
 
@@ -24,8 +24,8 @@ class Reading:
     endpoint: str
     inventory: pb.InventoryReply
     at: float
-    problem: str = ""  # why there is none that is newer
-    busy: Busy = field(default_factory=dict)  # lately
+    problem: str = ""  # the reason why there is no newer reading
+    busy: Busy = field(default_factory=dict)  # used parts of GPU time since an older reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ApplianceSnapshot:
 
 
 class Appliances:
-    """A source that reads appliances. Raises ApplianceError if one cannot be read at first."""
+    """A source that reads appliances. The first `read` raises ApplianceError if an appliance cannot be read."""
 
     def __init__(self, endpoints: Sequence[str], access: Access) -> None:
         self._access = access
@@ -91,7 +91,7 @@ def _gpu_row(reading: Reading, gpu: pb.Gpu) -> Row:
         for place in lease.places
         if place.gpu == gpu.uuid
     ]
-    # A user who may not see all leases sees that others hold something.
+    # For a user who may not see all leases: the sum of the others.
     others = gpu.leased_bytes - sum(size for _, size in shares)
     bars = bar(gpu.shareable_bytes, [size for _, size in shares], others)
     state = gpu_state(reading.inventory, gpu)
@@ -125,7 +125,7 @@ def _gpu_row(reading: Reading, gpu: pb.Gpu) -> Row:
 
 def _lease_row(reading: Reading, lease: pb.Lease) -> Row:
     return Row(
-        # A lease that moves is on two appliances for a while.
+        # The key has the endpoint, since a lease that moves is on two appliances for some time.
         f"{reading.endpoint} {lease.lease_id}",
         (
             words(lease.lease_id[:8]),

@@ -1,4 +1,4 @@
-"""A cluster, as its dashboard shows it: pools, their GPUs, and claims."""
+"""A source for `remotegpu top` that reads a cluster: pools, their GPUs, and claims."""
 
 import datetime
 import time
@@ -19,10 +19,10 @@ from remotegpu.cli.cluster.why import LISTS, next_step, of_claim, waiting
 from remotegpu.cli.output import say
 from remotegpu.cli.top.view import Cell, Row, Table, View, ago, amount, bar, lost, memory, words
 
-# Kinds of objects that decide the queues.
+# The kinds of objects that determine the queues.
 _DECIDE: Final = ("gpupools", "gpuclaims", "resourcequotas", "priorityclasses")
 _FORBIDDEN: Final = 403
-# By appliance and GPU: the claims with their shares.
+# The key, the claim and its bytes for each share, by appliance and GPU.
 _Shares = Mapping[tuple[str, str], list[tuple[str, Claim, int]]]
 
 
@@ -31,9 +31,9 @@ class ClusterSnapshot:
     server: str
     state: State
     at: float
-    # Kinds of `_DECIDE` that the user may not list: without them places in the queue are unknown.
+    # Kinds of `_DECIDE` that the user may not list. Without them the places in queues are unknown.
     hidden: tuple[str, ...] = ()
-    problem: str = ""  # why there is none that is newer
+    problem: str = ""  # the reason why there is no newer snapshot
 
     def view(self, now: float) -> View:
         pools, claims = self.state["pools"], self.state["claims"]
@@ -85,7 +85,7 @@ class ClusterSnapshot:
                 words(claim["asks"]),
                 words(claim["phase"]),
                 words(claim["reason"]),
-                # Claims that do not wait come after those that do.
+                # Sorts claims that do not wait after those that wait.
                 Cell("-" if not place else "?" if self.hidden else str(place), place or float("inf")),
                 words(claim["gpus"]),
                 ago(now - datetime.datetime.fromisoformat(claim["created"]).timestamp()),
@@ -95,10 +95,10 @@ class ClusterSnapshot:
 
 
 class ClusterSource:
-    """A source that reads a cluster. Raises CliError if the cluster cannot be read at first."""
+    """A source that reads a cluster. The first `read` raises CliError if the cluster cannot be read."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
-        """Shows claims of that namespace; empty: of all, or of the context's if the user may not list all."""
+        """Shows claims of `namespace`; empty: of all, or of the context's namespace if the user may not list all."""
         self._cluster, self._namespace = cluster, namespace
         self._snapshots = extensions.snapshots()
         self._last: ClusterSnapshot | None = None
@@ -194,10 +194,10 @@ def _shares(claims: Mapping[str, Claim]) -> _Shares:
 
 
 def _gpu_row(pool: Pool, appliance: Appliance, stored: Mapping[str, Any], given: _Shares) -> Row:
-    """Returns the row of a GPU, or of an appliance without one."""
+    """Returns the row of a GPU, or of an appliance without a GPU if `stored` is empty."""
     gpu = GpuStatus.from_object(stored or {"uuid": "-", "model": "-", "memory": 0, "shareable": 0, "healthy": True})
     shares = given.get((appliance["name"], gpu.uuid), [])
-    # Claims that the user may not list are only in the sum.
+    # The sum of the claims that the user may not list.
     others = gpu.allocated_memory - sum(size for _, _, size in shares)
     bars = bar(gpu.shareable, [size for _, _, size in shares], others) if stored else "-"
     state = _state(appliance, gpu)

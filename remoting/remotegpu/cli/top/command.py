@@ -1,4 +1,4 @@
-"""`remotegpu top`: live in a terminal; once as text or JSON."""
+"""Runs `remotegpu top`: live in a terminal, or once as text or JSON."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ _NO_TEXTUAL: Final = (
 
 
 def top(source: Source, *, once: bool, as_json: bool) -> None:
-    """Shows the source. Raises CliError and ApplianceError if nothing can be read at first."""
+    """Shows a source until the user quits, or once. Raises CliError or ApplianceError if the first read fails."""
     if as_json:
         print_json(source.read().to_object())
         return

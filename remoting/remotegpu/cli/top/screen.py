@@ -1,4 +1,4 @@
-"""The live view: Textual draws the tables of `view`, and keys change their order."""
+"""The live view of `remotegpu top`: Textual draws the tables of `view`, and keys sort and filter them."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ from remotegpu.cli.top.view import Row, Snapshot, Sort, Source, Table
 
 READ_SECONDS: Final = 1.0
 _MOST_SECONDS: Final = 10.0
-# After each read the source rests for four times as long as the read took.
+# The pause after a read, as a multiple of the duration of the read.
 _PAUSE_PER_WORK: Final = 4
 
 
@@ -42,7 +42,7 @@ class Told(Message):
 
 
 class Rows(DataTable[Text]):
-    """One table of the view, in the order that the user chose."""
+    """A table of the view, in the order that the user chose."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select_cursor", "Story"),
@@ -57,7 +57,7 @@ class Rows(DataTable[Text]):
             self.add_column(column)
 
     def draw(self, table: Table, text: str) -> None:
-        """Draws only changes; the cursor stays on its row."""
+        """Draws the changes of a table. The cursor stays on its row."""
         rows = table.arranged(self.sort_by, text)
         if [row.key for row in rows] == [row.key for row in self.shown]:
             self._change(rows)
@@ -120,7 +120,7 @@ class TopApp(App[None]):
         super().__init__()
         self._source, self._snapshot = source, snapshot
         self._ended = threading.Event()
-        # An unexpected error that ended it. Textual would print it with all variables, tokens among them.
+        # An unexpected error that ended the view. Textual would print it with all variables, which include tokens.
         self.failure: Exception | None = None
 
     def compose(self) -> ComposeResult:
@@ -133,7 +133,7 @@ class TopApp(App[None]):
         self._filter.display = False
         self._draw()
         self._rows[-1].focus()
-        # Not waited for at the end: a source that does not answer must not keep a person from leaving.
+        # A daemon thread: a source that does not answer must not delay the end of the program.
         threading.Thread(target=self._follow, daemon=True).start()
 
     def on_unmount(self) -> None:
@@ -160,7 +160,7 @@ class TopApp(App[None]):
 
     def _draw(self) -> None:
         if not self._title.is_attached:
-            return  # it is about to end
+            return  # the view is about to end
         view = self._snapshot.view(time.time())
         self._title.update(plain(view.title))
         self._notes.update(_lines(view.notes))

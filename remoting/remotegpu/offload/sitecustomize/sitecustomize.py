@@ -1,4 +1,4 @@
-"""Says that `remotegpu_offload/sitecustomize` is the name of this folder now. It goes with the next release."""
+"""Prints the new name of this folder, `remotegpu_offload/sitecustomize`. The next release will not have this file."""
 
 import sys
 

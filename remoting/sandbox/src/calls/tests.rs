@@ -1,4 +1,4 @@
-//! Tests the filters' answers with an interpreter of the instructions that a filter may have, like the kernel's.
+//! Tests of the filters. An interpreter executes the filter instructions like the kernel.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn answer(process: Process, architecture: u32, number: u32, arguments: &[u64]) -
         data[5 + 2 * index] = (argument >> 32) as u32;
     }
     let programs = programs(process, OWN).expect("programs");
-    // The strictest action is the smallest as a signed number.
+    // The strictest action is the smallest one as a signed number.
     programs.iter().map(|program| run(program, &data)).min_by_key(|action| action.cast_signed()).expect("an answer")
 }
 
@@ -116,7 +116,7 @@ fn conditions_hold_for_what_they_say_only() {
         assert_eq!(ask(who, libc::SYS_clone, &[thread]), ALLOW, "{who:?}");
         assert_eq!(ask(who, libc::SYS_clone, &[process]), alone, "{who:?}");
         assert_eq!(ask(who, libc::SYS_clone, &[new_user]), DENIED, "{who:?}");
-        // The upper half of a register is not looked at by the kernel either.
+        // The kernel ignores the upper half of the register, too.
         assert_eq!(ask(who, libc::SYS_clone, &[1 << 40 | new_user]), DENIED, "{who:?}");
         assert_eq!(ask(who, libc::SYS_clone3, &[]), UNKNOWN, "{who:?}");
         assert_eq!(ask(who, libc::SYS_ioctl, &[0, 0x541B]), ALLOW, "{who:?}");
@@ -155,7 +155,8 @@ fn sessions_have_conditions_of_their_own() {
         for other in [1, u64::MAX] {
             assert_eq!(ask(who, libc::SYS_kill, &[other]), alone, "{who:?}");
         }
-        // The ordinary policy, which ZeroMQ's threads give themselves, and none that takes the processor from others.
+        // The default policy, which ZeroMQ's threads set for themselves, is allowed. Policies that take the processor
+        // from others are not.
         assert_eq!(ask(who, libc::SYS_sched_setscheduler, &[0, 0]), ALLOW, "{who:?}");
         assert_eq!(ask(who, libc::SYS_sched_setscheduler, &[0, 1]), alone, "{who:?}");
         for family in [1, 2, 10] {

@@ -1,10 +1,10 @@
 //! Arrays and texture and surface objects.
 
-use super::refused::tell;
-use super::{entry_points, id};
-use crate::ffi::{In, Out, R};
+use super::entry::entry_points;
+use super::handles::id;
+use crate::driver::{current, driver};
+use crate::ffi::{In, Out, R, tell};
 use crate::memory::arrays::Array;
-use crate::process::driver::{current, driver};
 use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC};
 use driverapi::errors::*;
 use driverapi::types::*;

@@ -1,9 +1,11 @@
 //! Stream capture.
 
-use super::{DefaultStream, entry_points, handle, id, stream_entry_points};
+use super::default_stream::DefaultStream;
+use super::entry::{entry_points, stream_entry_points};
+use super::handles::{handle, id};
+use crate::driver::driver;
 use crate::ffi::{In, Out, R};
-use crate::process::driver::driver;
-use crate::streams::work::Work;
+use crate::work::Work;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;

@@ -1,9 +1,10 @@
 //! Contexts: which one is current, and what can be set on it.
 
-use super::{entry_points, handle, id};
+use super::entry::entry_points;
+use super::handles::{handle, id};
+use crate::driver::{self, Driver, current, driver};
 use crate::ffi::{In, Out, R};
-use crate::process::context::Context;
-use crate::process::driver::{self, Driver, current, driver};
+use crate::streams::context::Context;
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -112,7 +113,7 @@ entry_points! {
 
     fn cuCtxAttach(context: Out<CUcontext>, flags: c_uint) {
         let (current, context) = (current()?, context.required()?);
-        super::no_flags(flags.into())?;
+        super::handles::no_flags(flags.into())?;
         current.attached.fetch_add(1, Ordering::SeqCst);
         context.set(handle(current.id))
     }
@@ -252,7 +253,7 @@ entry_points! {
     }
 
     fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) {
-        super::no_flags(flags.into())?;
+        super::handles::no_flags(flags.into())?;
         let driver = driver()?;
         let peer = driver.contexts.get(id(peer)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         driver.enable_peer(&*current()?, &peer)

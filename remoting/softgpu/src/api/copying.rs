@@ -1,10 +1,12 @@
 //! `cuMemcpy*`.
 
-use super::{DefaultStream, id, stream_entry_points};
+use super::default_stream::DefaultStream;
+use super::entry::stream_entry_points;
+use super::handles::id;
+use crate::driver::Mode;
+use crate::driver::driver;
 use crate::ffi::{In, Out, R};
-use crate::process::driver::driver;
-use crate::streams::copy::{Copy, End, Extent, Place};
-use crate::streams::copying::Mode;
+use crate::memory::copy::{Copy, End, Extent, Place};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
@@ -386,7 +388,7 @@ stream_entry_points! { default;
     fn cuMemcpy3DWithAttributesAsync / cuMemcpy3DWithAttributesAsync_ptsz(
         copy: In<CUDA_MEMCPY3D_BATCH_OP>, flags: c_ulonglong, stream: CUstream,
     ) {
-        super::no_flags(flags)?;
+        super::handles::no_flags(flags)?;
         queued(default, volume(copy.get()?.as_box()?)?, stream)
     }
 }

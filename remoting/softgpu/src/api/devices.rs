@@ -1,10 +1,10 @@
 //! Starting up and asking what devices there are.
 
-use super::entry_points;
+use super::entry::entry_points;
+use crate::driver::{self, driver};
 use crate::ffi::{Out, Text, edge, failed};
 use crate::process::config::parse_pci;
 use crate::process::device::Device;
-use crate::process::driver::{self, driver};
 use driverapi::attributes::*;
 use driverapi::caller::is_cuda_library;
 use driverapi::errors::*;
@@ -15,7 +15,7 @@ use std::ffi::{c_char, c_int, c_uint};
 
 entry_points! {
     fn cuInit(flags: c_uint) {
-        super::no_flags(flags.into())?;
+        super::handles::no_flags(flags.into())?;
         report::started();
         driver::init()
     }
@@ -96,14 +96,14 @@ entry_points! {
 
     fn cuDeviceGetExecAffinitySupport(supported: Out<c_int>, kind: c_uint, device: CUdevice) {
         driver()?.device(device)?;
-        super::no_flags(kind.into())?;
+        super::handles::no_flags(kind.into())?;
         supported.set(0)
     }
 
     fn cuDevicePrimaryCtxRetain(context: Out<CUcontext>, device: CUdevice) {
         let driver = driver()?;
         let context = context.required()?;
-        context.set(super::handle(driver.retain_primary(driver.device(device)?)?))
+        context.set(super::handles::handle(driver.retain_primary(driver.device(device)?)?))
     }
 
     fn cuDevicePrimaryCtxRelease | cuDevicePrimaryCtxRelease_v2(device: CUdevice) {

@@ -1,11 +1,12 @@
 //! `cuMemset*`.
 
-use super::{DefaultStream, stream_entry_points};
+use super::default_stream::DefaultStream;
+use super::entry::stream_entry_points;
+use crate::driver::Mode;
+use crate::driver::driver;
 use crate::ffi::R;
 use crate::memory::arena::Pattern;
-use crate::process::driver::driver;
-use crate::streams::copy::Fill;
-use crate::streams::copying::Mode;
+use crate::memory::copy::Fill;
 use driverapi::types::*;
 use std::ffi::{c_uchar, c_uint, c_ushort};
 use std::ptr;

@@ -1,13 +1,14 @@
 //! Executable graphs: they are instantiated, launched, and changed.
 
+use super::entry::{entry_points, stream_entry_points};
 use super::graph_nodes::{
     changed_work, child_of, copy_work, fill_work, host_work, launch_work, record_work, wait_work,
 };
 use super::graphs::graph;
-use super::{entry_points, handle, id, stream_entry_points};
+use super::handles::{handle, id};
+use crate::driver::{Driver, driver};
 use crate::ffi::{In, Out, R};
-use crate::process::driver::{Driver, driver};
-use crate::streams::work::{Executable, Work};
+use crate::work::{Executable, Work};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 fn instantiate(out: Out<CUgraphExec>, which: CUgraph, flags: u64) -> R {
     let driver = driver()?;
     let out = out.required()?;
-    let executable = Executable::new(driver, &lock(&graph(driver, which)?), flags)?;
+    let executable = Executable::new(&driver.graphs, &lock(&graph(driver, which)?), flags)?;
     let number = executable.id;
     driver.executables.insert(number, Arc::new(executable));
     out.set(handle(number))
@@ -195,6 +196,6 @@ stream_entry_points! { default;
 
     fn cuGraphLaunch / cuGraphLaunch_ptsz(which: CUgraphExec, stream: CUstream) {
         let driver = driver()?;
-        executable(driver, which)?.launch(driver, &default.resolve(stream)?)
+        executable(driver, which)?.launch(&driver.graphs, &default.resolve(stream)?, driver.start)
     }
 }

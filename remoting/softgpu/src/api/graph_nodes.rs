@@ -2,17 +2,18 @@
 
 use super::capturing::dependencies;
 use super::copying::{box_of, volume};
+use super::entry::entry_points;
 use super::graphs::graph;
-use super::{entry_points, handle, id};
+use super::handles::{handle, id};
+use crate::driver::{Driver, current, driver};
 use crate::ffi::{In, Out, R};
 use crate::kernels::launch::{Launch, Shape, arguments};
 use crate::memory::allocations::{Allocation, Kind};
 use crate::memory::arena::Pattern;
-use crate::process::context::Context;
+use crate::memory::copy::Fill;
 use crate::process::device::Device;
-use crate::process::driver::{Driver, current, driver};
-use crate::streams::copy::Fill;
-use crate::streams::work::{HostCall, Work};
+use crate::streams::context::Context;
+use crate::work::{HostCall, Work};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
@@ -48,7 +49,7 @@ pub fn launch_work(p: CUDA_KERNEL_NODE_PARAMS) -> R<Work> {
         cluster: None,
         cooperative: false,
     };
-    let launch = Launch::new(driver, &function, shape, arguments(size.kernelParams, size.extra), &context)?;
+    let launch = Launch::new(&driver.executor, &function, shape, arguments(size.kernelParams, size.extra), &context)?;
     Ok(Work::Launch(Arc::new(launch)))
 }
 

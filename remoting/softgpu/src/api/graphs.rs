@@ -1,10 +1,11 @@
 //! Graphs with their edges, what is asked of them, and the objects that live as long as they do.
 
 use super::capturing::dependencies;
-use super::{entry_points, handle, id, no_flags};
+use super::entry::entry_points;
+use super::handles::{handle, id, no_flags};
+use crate::driver::{Driver, driver};
 use crate::ffi::{self, In, Out, R, Text};
-use crate::process::driver::{Driver, driver};
-use crate::streams::work::Work;
+use crate::work::Work;
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;

@@ -1,9 +1,9 @@
 //! Pinned memory: kernels reach it at the address the program uses.
 
-use super::entry_points;
+use super::entry::entry_points;
+use crate::driver::{current, driver};
 use crate::ffi::{Out, R, edge};
 use crate::memory::allocations::Kind;
-use crate::process::driver::{current, driver};
 use driverapi::caller::is_of_nccl;
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -40,7 +40,7 @@ fn register(address: *mut c_void, bytes: usize, flags: c_uint, caller: usize) ->
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     if flags & ABSENT_REGISTER_FLAGS != 0 {
-        super::refused::tell("cuMemHostRegister");
+        crate::ffi::tell("cuMemHostRegister");
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     if is_of_nccl(caller) {
@@ -112,7 +112,7 @@ entry_points! {
     fn cuMemHostGetDevicePointer_v2(device: Out<CUdeviceptr>, address: *mut c_void, flags: c_uint) {
         let driver = driver()?;
         current()?;
-        super::no_flags(flags.into())?;
+        super::handles::no_flags(flags.into())?;
         let known = driver.memory.find(address as u64).filter(|a| a.kind.is_host() && a.kind != Kind::Managed);
         known.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         device.set(address as u64)

@@ -1,9 +1,11 @@
 //! Memory and events of other processes.
 
-use super::{entry_points, handle, streams};
+use super::entry::entry_points;
+use super::handles::handle;
+use super::streams;
+use crate::driver::{current, driver};
 use crate::ffi::{Out, R};
 use crate::memory::process_handle::{Kind, ProcessHandle};
-use crate::process::driver::{current, driver};
 use crate::process::handles;
 use crate::streams::shared_event::SharedEvent;
 use crate::streams::stream::Event;

@@ -1,12 +1,13 @@
 //! Attributes of kernels and functions.
 
+use super::entry::entry_points;
+use super::handles::{handle, id};
 use super::libraries::kernel;
-use super::{entry_points, handle, id};
+use crate::driver::{current, driver};
 use crate::engine::{Kernel, Program, Space};
 use crate::ffi::{Out, R};
 use crate::kernels::code::{Function, Settings};
 use crate::kernels::launch::{max_dynamic_shared, max_threads};
-use crate::process::driver::{current, driver};
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;

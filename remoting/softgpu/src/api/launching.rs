@@ -1,7 +1,10 @@
 //! Launches and occupancy.
 
+use super::default_stream::DefaultStream;
+use super::entry::{entry_points, stream_entry_points};
+use super::handles::id;
 use super::kernels::function;
-use super::{DefaultStream, entry_points, id, stream_entry_points};
+use crate::driver::{current, driver};
 use crate::engine::Kernel;
 use crate::ffi::{In, Out, R};
 use crate::kernels::code::{ClusterSettings, Function, Settings};
@@ -9,7 +12,6 @@ use crate::kernels::launch::{
     Shape, arguments, blocks_per_multiprocessor, cluster_of, largest_cluster, max_dynamic_shared, max_threads,
     with_attribute,
 };
-use crate::process::driver::{current, driver};
 use crate::process::model::*;
 use crate::streams::stream::{Event, Stream};
 use driverapi::attributes::*;

@@ -1,11 +1,12 @@
 //! Libraries: images loaded once for all contexts.
 
-use super::{entry_points, handle, id};
+use super::entry::entry_points;
+use super::handles::{handle, id};
+use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R, Text};
 use crate::kernels::code::{KernelHandle, Library, find_kernel, report_or_log};
 use crate::kernels::jit::JitOptions;
 use crate::kernels::source::Source;
-use crate::process::driver::{current, driver};
 use crate::process::handles;
 use driverapi::attributes::*;
 use driverapi::caller::is_refused_image;

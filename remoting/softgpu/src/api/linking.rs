@@ -1,13 +1,14 @@
 //! `cuLink*`.
 
-use super::{entry_points, handle, id};
+use super::entry::entry_points;
+use super::handles::{handle, id};
+use crate::driver::{current, driver};
 use crate::engine::CompileError;
 use crate::ffi::{self, In, Out, R, Text};
 use crate::kernels::code::report_or_log;
 use crate::kernels::jit::JitOptions;
 use crate::kernels::link::Link;
 use crate::kernels::source::Source;
-use crate::process::driver::{current, driver};
 use crate::process::handles;
 use driverapi::attributes::*;
 use driverapi::errors::*;

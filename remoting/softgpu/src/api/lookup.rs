@@ -1,8 +1,10 @@
 //! Finding entry points and private tables, and naming errors.
 
-use super::{DefaultStream, entry_points, handle};
+use super::default_stream::DefaultStream;
+use super::entry::entry_points;
+use super::handles::handle;
+use crate::driver::{self, config, driver};
 use crate::ffi::{In, Out, R, Text};
-use crate::process::driver::{self, config, driver};
 use crate::process::signals::own_symbol;
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -55,7 +57,7 @@ entry_points! {
         let Some(found) = export_tables::find(&uuid, &SoftwareHost) else {
             report::unknown_table(&uuid);
             if let Some(line) = report::said_of_table(&uuid) {
-                super::refused::say(line);
+                crate::ffi::say(line);
             }
             return Err(CUDA_ERROR_NOT_FOUND);
         };
@@ -127,7 +129,7 @@ impl Host for SoftwareHost {
     fn missing_slot(&self, table: u32, slot: usize) {
         report::refused_slot(table, slot);
         if let Some(line) = refusals::said_of_slot(table, slot) {
-            super::refused::say(&line);
+            crate::ffi::say(&line);
         }
     }
 }

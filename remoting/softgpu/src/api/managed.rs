@@ -1,10 +1,11 @@
 //! Managed memory: memory of the process that every device reaches. As there are no pages to move, advice is only
 //! remembered.
 
-use super::{DefaultStream, entry_points, stream_entry_points};
+use super::default_stream::DefaultStream;
+use super::entry::{entry_points, stream_entry_points};
+use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R};
 use crate::memory::allocations::{Allocation, Kind};
-use crate::process::driver::{current, driver};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::managed::{Advised, check_advice, check_flags, check_location, location_of, spread};
@@ -115,7 +116,7 @@ stream_entry_points! { default;
     fn cuMemPrefetchAsync_v2 / cuMemPrefetchAsync_v2_ptsz(
         address: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, stream: CUstream,
     ) {
-        super::no_flags(flags.into())?;
+        super::handles::no_flags(flags.into())?;
         prefetch(default, stream, &[(address, count, location)])
     }
 
@@ -123,14 +124,14 @@ stream_entry_points! { default;
         addresses: In<CUdeviceptr>, sizes: In<usize>, count: usize, locations: In<CUmemLocation>, firsts: In<usize>,
         location_count: usize, flags: c_ulonglong, stream: CUstream,
     ) {
-        super::no_flags(flags)?;
+        super::handles::no_flags(flags)?;
         prefetch(default, stream, &batch((addresses, sizes, count), (locations, firsts, location_count))?)
     }
 
     fn cuMemDiscardBatchAsync / cuMemDiscardBatchAsync_ptsz(
         addresses: In<CUdeviceptr>, sizes: In<usize>, count: usize, flags: c_ulonglong, stream: CUstream,
     ) {
-        super::no_flags(flags)?;
+        super::handles::no_flags(flags)?;
         // The bytes may be anything from now on, hence also what they were.
         for (address, size) in addresses.list(count)?.into_iter().zip(sizes.list(count)?) {
             advised(address, size, |_, _| Ok(()))?;
@@ -142,7 +143,7 @@ stream_entry_points! { default;
         addresses: In<CUdeviceptr>, sizes: In<usize>, count: usize, locations: In<CUmemLocation>, firsts: In<usize>,
         location_count: usize, flags: c_ulonglong, stream: CUstream,
     ) {
-        super::no_flags(flags)?;
+        super::handles::no_flags(flags)?;
         prefetch(default, stream, &batch((addresses, sizes, count), (locations, firsts, location_count))?)
     }
 

@@ -1,9 +1,9 @@
 //! Device memory.
 
-use super::entry_points;
+use super::entry::entry_points;
+use crate::driver::{current, driver};
 use crate::ffi::{Out, R};
 use crate::memory::allocations::Kind;
-use crate::process::driver::{current, driver};
 use crate::process::model::PITCH_ALIGNMENT;
 use driverapi::errors::*;
 use driverapi::types::*;

@@ -1,12 +1,13 @@
 //! Words that streams wait for and write.
 
-use super::{DefaultStream, stream_entry_points};
+use super::default_stream::DefaultStream;
+use super::entry::stream_entry_points;
 use crate::check;
+use crate::driver::driver;
 use crate::ffi::{In, R};
 use crate::memory::allocations::Kind as Memory;
 use crate::memory::arena;
-use crate::process::context::Context;
-use crate::process::driver::driver;
+use crate::streams::context::Context;
 use driverapi::errors::*;
 use driverapi::memory_operations::{Kind, MOST_OPERATIONS, Operation, Width};
 use driverapi::types::*;
@@ -96,7 +97,7 @@ stream_entry_points! { default;
     fn cuStreamBatchMemOp_v2 / cuStreamBatchMemOp_v2_ptsz(
         stream: CUstream, count: c_uint, parameters: In<CUstreamBatchMemOpParams>, flags: c_uint,
     ) {
-        super::no_flags(flags.into())?;
+        super::handles::no_flags(flags.into())?;
         if count as usize > MOST_OPERATIONS {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

@@ -1,11 +1,12 @@
 //! Modules and the functions in them.
 
-use super::{entry_points, handle, id};
+use super::entry::entry_points;
+use super::handles::{handle, id};
+use crate::driver::{current, driver};
 use crate::ffi::{In, Out, R, Text};
 use crate::kernels::code::{Module, find_kernel, report_or_log};
 use crate::kernels::jit::JitOptions;
 use crate::kernels::source::Source;
-use crate::process::driver::{current, driver};
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;

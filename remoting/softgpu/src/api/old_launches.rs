@@ -1,8 +1,9 @@
 //! Launches from before CUDA 4.0, of which a function keeps the state (`driverapi::old_launch`).
 
+use super::default_stream::DefaultStream;
+use super::entry::entry_points;
 use super::kernels::function;
 use super::launching::launch;
-use super::{DefaultStream, entry_points};
 use crate::ffi::{R, bytes};
 use crate::kernels::launch::Shape;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;

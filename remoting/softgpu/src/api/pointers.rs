@@ -1,9 +1,10 @@
 //! Queries about an address (`cuPointerGetAttribute`).
 
-use super::{entry_points, handle};
+use super::entry::entry_points;
+use super::handles::handle;
+use crate::driver::{Driver, driver};
 use crate::ffi::{In, Out, R};
 use crate::memory::allocations::{Allocation, Kind};
-use crate::process::driver::{Driver, driver};
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;

@@ -1,13 +1,14 @@
 //! Stream-ordered allocation.
 
+use super::entry::{entry_points, stream_entry_points};
 use super::graph_nodes::{allocate, free_work};
-use super::{entry_points, handle, id, stream_entry_points};
+use super::handles::{handle, id};
+use crate::driver::{Driver, driver};
 use crate::ffi::{In, Out, R};
 use crate::memory::pool::{Pool, Usage};
-use crate::process::driver::{Driver, driver};
 use crate::process::handles;
 use crate::streams::stream::Stream;
-use crate::streams::work::Work;
+use crate::work::Work;
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;

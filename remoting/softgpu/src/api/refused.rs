@@ -2,22 +2,10 @@
 //! launches on several GPUs, green contexts, the old 32-bit forms of the first driver, and what else is not provided.
 //! The device's attributes say the same, so that programs choose other ways.
 
-use crate::ffi::{R, print};
-use crate::process::driver::driver;
+use crate::driver::driver;
+use crate::ffi::{R, tell};
 use driverapi::caller::SEVERAL_RANKS;
 use driverapi::errors::CUDA_ERROR_NOT_SUPPORTED;
-use driverapi::refusals::{first_time, is_asked_in_passing};
-
-/// Logs one line for each name, however often it is refused.
-pub fn tell(name: &'static str) {
-    if !is_asked_in_passing(name) && first_time(name) {
-        say(&format!("{name} is not supported, or not as the program uses it"));
-    }
-}
-
-pub fn say(line: &str) {
-    print(&format!("remotegpu: software GPU: {line}"));
-}
 
 /// Refuses a call that several ranks of NCCL need.
 pub fn nccl() -> R {

@@ -1,6 +1,6 @@
 //! Attributes of streams: hints to a scheduler and to caches that a stream keeps and nothing follows.
 
-use super::stream_entry_points;
+use super::entry::stream_entry_points;
 use crate::ffi::{In, Out, R};
 use crate::streams::stream::Stream;
 use driverapi::attributes::*;

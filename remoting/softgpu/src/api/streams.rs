@@ -1,12 +1,15 @@
 //! Streams, events and callbacks.
 
-use super::{DefaultStream, entry_points, handle, id, stream_entry_points};
+use super::default_stream::DefaultStream;
+use super::entry::{entry_points, stream_entry_points};
+use super::handles::{handle, id};
+use crate::driver::{How, current, driver};
 use crate::ffi::{Out, R};
-use crate::process::driver::{current, driver, in_callback};
 use crate::process::handles;
+use crate::streams::callback::in_callback;
 use crate::streams::shared_event::SharedEvent;
 use crate::streams::stream::{Event, Order, Progress, Stream};
-use crate::streams::work::{HostCall, How, Work};
+use crate::work::{HostCall, Work};
 use driverapi::constants::*;
 use driverapi::errors::*;
 use driverapi::types::*;
@@ -239,7 +242,7 @@ stream_entry_points! { default;
         let callback = callback.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         // CUDA captures host functions only.
         driver()?.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
-        super::no_flags(flags.into())?;
+        super::handles::no_flags(flags.into())?;
         let data = data.expose_provenance();
         let context = Arc::clone(&stream.context);
         // Unlike host functions, callbacks run after a fault, too, and get its code.

@@ -1,9 +1,9 @@
 //! Tensor maps: encoded in a form of this driver's own.
 
-use super::entry_points;
+use super::entry::entry_points;
+use crate::driver::current;
 use crate::ffi::{In, Out, R};
 use crate::memory::tensor_map::{Form, Tensor, check, encode, replace_address};
-use crate::process::driver::current;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::types::CUtensorMap;
 use std::ffi::{c_int, c_uint, c_void};

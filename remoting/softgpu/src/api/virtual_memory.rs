@@ -1,10 +1,10 @@
 //! Virtual memory management.
 
-use super::entry_points;
+use super::entry::entry_points;
+use crate::driver::{Driver, current, driver};
 use crate::ffi::{In, Out, R, descriptor};
-use crate::memory::vmm::GRANULARITY;
+use crate::memory::arena::GRANULARITY;
 use crate::memory::writes;
-use crate::process::driver::{Driver, current, driver};
 use crate::process::handles;
 use driverapi::constants::*;
 use driverapi::errors::*;
@@ -70,7 +70,7 @@ entry_points! {
     ) {
         let driver = driver()?;
         let address = address.required()?;
-        super::no_flags(flags)?;
+        super::handles::no_flags(flags)?;
         address.set(driver.reserve_addresses(size as u64, alignment as u64, hint)?)
     }
 
@@ -83,11 +83,11 @@ entry_points! {
     ) {
         let driver = driver()?;
         let out = out.required()?;
-        super::no_flags(flags)?;
+        super::handles::no_flags(flags)?;
         let properties = properties.get()?;
         if properties.type_ == CU_MEM_ALLOCATION_TYPE_PINNED && is_host(&properties)? {
             if properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE {
-                super::refused::tell("cuMemCreate of host memory that can be exported");
+                crate::ffi::tell("cuMemCreate of host memory that can be exported");
             return Err(CUDA_ERROR_NOT_SUPPORTED);
             }
             if !is_place_on_host(&properties.location) {
@@ -112,7 +112,7 @@ entry_points! {
         address: CUdeviceptr, size: usize, offset: usize, physical: CUmemGenericAllocationHandle, flags: c_ulonglong,
     ) {
         let driver = driver()?;
-        super::no_flags(flags)?;
+        super::handles::no_flags(flags)?;
         driver.map_physical(address, size as u64, offset as u64, physical as usize)
     }
 
@@ -160,12 +160,12 @@ entry_points! {
     ) {
         let driver = driver()?;
         let out = out.required()?;
-        super::no_flags(flags)?;
+        super::handles::no_flags(flags)?;
         if kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         if driver.physical(physical as usize)?.is_host() {
-            super::refused::tell("cuMemExportToShareableHandle of host memory");
+            crate::ffi::tell("cuMemExportToShareableHandle of host memory");
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         out.set(driver.export_physical(physical as usize)?.into_raw_fd())

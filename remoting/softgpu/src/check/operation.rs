@@ -5,7 +5,6 @@ use super::order::Begun;
 use super::report::What;
 use super::{Checker, checker};
 use crate::engine::watch::{Access, Watch};
-use crate::streams::copy::{Copy, End, Extent, Fill};
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -149,27 +148,6 @@ impl Operation {
         let found = cell.conflicts(mask, access, id, before);
         self.checker.tell(self, access, line, found);
         cell.touch(mask, access, id, before);
-    }
-
-    fn touch_rows(&self, end: &End, extent: Extent, access: Access) {
-        for z in 0..extent.depth {
-            for y in 0..extent.height {
-                self.touch(access, end.address + z * end.slice + y * end.pitch, extent.width);
-            }
-        }
-    }
-
-    pub fn copies(&self, copy: &Copy) {
-        self.name("a copy");
-        self.touch_rows(&copy.src, copy.extent, Access::Read);
-        self.touch_rows(&copy.dst, copy.extent, Access::Write);
-    }
-
-    pub fn fills(&self, fill: &Fill) {
-        self.name("a fill");
-        for y in 0..fill.height {
-            self.touch(Access::Write, fill.address + y * fill.pitch, fill.width * fill.pattern.size());
-        }
     }
 }
 

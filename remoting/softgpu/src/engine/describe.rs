@@ -2,7 +2,7 @@
 
 use super::code::{Code, Pool};
 use super::compile::{Contents, Linked};
-use super::program::{Global, Kernel, Param, Space};
+use super::interface::{Global, Kernel, Param, Space};
 use driverapi::cubin::{self, Cubin, Variable};
 use driverapi::registers::{MAX_THREADS, threads_with};
 use std::collections::HashSet;

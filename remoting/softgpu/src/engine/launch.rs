@@ -5,11 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::compile::MAX_SHARED;
+use super::computing::computing;
 use super::exec::{Block, Host, LANES, Launch, Turn};
 use super::heap::Heap;
 use super::watch::Watch;
-use super::{Image, MemoryMap, Textures, ThreadPool};
-use crate::memory::registered::computing;
+use super::{Fault, Image, MemoryMap, Output, Textures, ThreadPool};
 
 /// The launch of a kernel, in the terms of `cuLaunchKernel`.
 pub struct LaunchSpec<'a> {
@@ -24,22 +24,6 @@ pub struct LaunchSpec<'a> {
     pub threads: usize,
     /// The observer of accesses to global memory.
     pub watch: Option<&'a dyn Watch>,
-}
-
-/// Why a kernel was stopped: a sticky `CUresult` and an explanation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    pub code: u32,
-    pub message: String,
-}
-
-/// The destination of device `printf` and of failed assertions.
-pub trait Output: Sync {
-    fn write(&self, text: &[u8]);
-    /// A failed assertion's text, which goes to the standard error stream.
-    fn error(&self, text: &[u8]) {
-        self.write(text);
-    }
 }
 
 /// A launch that is over sooner than this gets no helpers.

@@ -6,11 +6,14 @@
 
 mod code;
 mod compile;
+mod computing;
 mod describe;
 mod exec;
 mod heap;
+mod interface;
 mod launch;
 mod memory_map;
+mod outcome;
 mod pool;
 mod program;
 mod ptx;
@@ -18,11 +21,14 @@ mod registers;
 mod texture;
 pub mod watch;
 
+pub(crate) use computing::{computes, computing};
 pub(crate) use exec::MAX_LOCAL;
 
-pub use launch::{Fault, LaunchSpec, Output, launch};
+pub use interface::{CompileError, Global, Kernel, Param, Space};
+pub use launch::{LaunchSpec, launch};
 pub use memory_map::MemoryMap;
+pub use outcome::{Fault, Output};
 pub use pool::ThreadPool;
-pub use program::{CompileError, Global, Image, Kernel, Param, Program, Space};
+pub use program::{Image, Program};
 pub use registers::registers_for;
 pub use texture::{Addressing, Sampling, Texels, Texture, Textures};

@@ -4,7 +4,7 @@ use crate::engine::{CompileError, Image, Kernel, Program};
 use crate::ffi::R;
 use crate::kernels::jit::JitOptions;
 use crate::kernels::source::Source;
-use crate::process::context::Context;
+use crate::streams::context::Context;
 use crate::streams::queue::Marker;
 use driverapi::errors::*;
 use driverapi::old_launch::OldLaunch;

@@ -5,17 +5,14 @@ use crate::engine::watch::Watch;
 use crate::engine::{self, Fault, Kernel, LaunchSpec, Param};
 use crate::ffi::{self, In, R};
 use crate::kernels::code::{Function, Settings};
-use crate::process::context::Context;
-use crate::process::driver::Driver;
+use crate::kernels::executor::Executor;
 use crate::process::model::*;
-use crate::streams::stream::Stream;
-use crate::streams::work::{How, Work};
+use crate::streams::context::Context;
 use driverapi::attributes::*;
 use driverapi::constants::*;
 use driverapi::errors::*;
+use driverapi::registers;
 use driverapi::types::{CUlaunchAttribute, CUlaunchAttributeValue};
-use driverapi::{registers, settings};
-use graphs::LaunchEdges;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -215,7 +212,7 @@ pub struct Launch {
     pointers: Vec<usize>,
     /// Attributes that are kept for queries, by number.
     kept: Vec<(u32, [u8; 64])>,
-    driver: &'static Driver,
+    executor: &'static Executor,
     context: Arc<Context>,
 }
 
@@ -223,7 +220,7 @@ impl Launch {
     /// # Errors
     /// What the driver refuses at the call.
     pub fn new(
-        driver: &'static Driver,
+        executor: &'static Executor,
         function: &Arc<Function>,
         shape: Shape,
         arguments: Arguments,
@@ -234,14 +231,14 @@ impl Launch {
         }
         let kernel = function.kernel();
         function.load(context)?;
-        check(&shape, kernel, &function.settings, driver.model())?;
+        check(&shape, kernel, &function.settings, context.device.model)?;
         let params = arguments.pack(kernel)?;
         if function.module.program().uses_heap() {
             context.uses_heap.store(true, Ordering::Relaxed);
         }
         let (function, context) = (Arc::clone(function), Arc::clone(context));
         let pointers = addresses(kernel_params(&function), &params);
-        Ok(Launch { function, shape, params, pointers, kept: Vec::new(), driver, context })
+        Ok(Launch { function, shape, params, pointers, kept: Vec::new(), executor, context })
     }
 
     pub fn context(&self) -> &Arc<Context> {
@@ -285,7 +282,7 @@ impl Launch {
     /// As a launch with them.
     pub fn with_attributes(&self, more: &[CUlaunchAttribute]) -> R<Launch> {
         let shape = more.iter().try_fold(self.shape, with_attribute)?;
-        check(&shape, self.function.kernel(), &self.function.settings, self.driver.model())?;
+        check(&shape, self.function.kernel(), &self.function.settings, self.context.device.model)?;
         let mut kept = self.kept.clone();
         for each in more {
             if !matches!(each.id, CU_LAUNCH_ATTRIBUTE_COOPERATIVE | CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
@@ -296,23 +293,23 @@ impl Launch {
         }
         let (function, context, params) = (Arc::clone(&self.function), Arc::clone(&self.context), self.params.clone());
         let pointers = addresses(kernel_params(&function), &params);
-        Ok(Launch { function, shape, params, pointers, kept, driver: self.driver, context })
+        Ok(Launch { function, shape, params, pointers, kept, executor: self.executor, context })
     }
 
     fn pause(&self) -> Duration {
-        Duration::from_micros(self.driver.config.profile.launch_micros)
+        Duration::from_micros(self.context.profile().launch_micros)
     }
 
     /// Whether the launch takes no time.
-    fn is_nothing(&self) -> bool {
-        self.driver.model().null && self.pause().is_zero()
+    pub fn is_nothing(&self) -> bool {
+        self.context.device.model.null && self.pause().is_zero()
     }
 
     pub fn run(&self) -> Result<(), Fault> {
         thread::sleep(self.pause());
-        if self.driver.model().null {
-            let Some(rules) = &self.driver.rules else { return Ok(()) };
-            return rules.apply(self.driver, self.function.kernel(), self.shape.grid, &self.params);
+        if self.context.device.model.null {
+            let Some(rules) = &self.executor.rules else { return Ok(()) };
+            return rules.apply(&self.executor.memory, self.function.kernel(), self.shape.grid, &self.params);
         }
         let checked = check::current();
         if let Some(operation) = &checked {
@@ -323,41 +320,17 @@ impl Launch {
             block: self.shape.block,
             dynamic_shared: self.shape.dynamic_shared,
             params: &self.params,
-            textures: &self.driver.textures,
+            textures: &self.executor.textures,
             cooperative: self.shape.cooperative,
-            threads: self.driver.config.threads,
+            threads: self.executor.threads,
             watch: checked.as_deref().map(|operation| operation as &dyn Watch),
         };
         let (image, context, device) = (&self.function.module.image, &self.context, &self.context.device);
         device.running.fetch_add(1, Ordering::Relaxed);
-        let (workers, printed) = (&self.driver.workers, &context.printed);
+        let (workers, printed) = (&self.executor.workers, &context.printed);
         let done = engine::launch(image, self.function.index, &spec, &device.map, workers, printed, &context.cancel);
         device.running.fetch_sub(1, Ordering::Relaxed);
         done
-    }
-}
-
-impl Driver {
-    /// Queues a kernel, or adds it to the graph that the stream captures: then `true`. What the program may see of
-    /// errors of the launch itself is decided before that.
-    pub fn launch(
-        &'static self,
-        function: &Arc<Function>,
-        shape: Shape,
-        arguments: Arguments,
-        stream: &Stream,
-        edges: &LaunchEdges,
-    ) -> R<bool> {
-        let launch = Launch::new(self, function, shape, arguments, &stream.context)?;
-        function.old_launch.overwrite(shape.block, shape.dynamic_shared, || launch.params.clone());
-        // A launch that takes no time is done at once where nothing has to be waited for.
-        let how = if launch.is_nothing() { How::AtOnce } else { How::Queued };
-        let work = Work::Launch(Arc::new(launch));
-        if self.graphs.capture_launch(stream.for_capture(), edges, || Ok(work.clone()))? {
-            return Ok(true);
-        }
-        self.start(work, how, stream)?;
-        if settings::launch_blocking() { stream.synchronise().map(|()| false) } else { Ok(false) }
     }
 }
 

@@ -2,16 +2,13 @@
 //! a kernel counts; a rule writes that number in the kernel's turn, also where a graph replays it.
 
 use crate::engine::{Fault, Kernel};
+use crate::memory::allocations::Memory;
 use crate::memory::arena::{self, SharedPage};
-use crate::process::driver::Driver;
+use crate::process::config::{RULES_ENV, TALLY_ENV};
 use driverapi::errors::CUDA_ERROR_ILLEGAL_ADDRESS;
 use std::fs::{self, OpenOptions};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
-
-pub const FILE_ENV: &str = "REMOTEGPU_NULL_RULES";
-/// A file of a page: how often each rule was applied, by all processes of a run.
-pub const TALLY_ENV: &str = "REMOTEGPU_NULL_RULES_TALLY";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Count {
@@ -44,7 +41,7 @@ impl Rules {
     /// # Errors
     /// A line for a person.
     pub fn open(file: &str, tally: Option<&str>) -> Result<Rules, String> {
-        let text = fs::read_to_string(file).map_err(|error| format!("{FILE_ENV}={file}: {error}"))?;
+        let text = fs::read_to_string(file).map_err(|error| format!("{RULES_ENV}={file}: {error}"))?;
         let rules = parse(&text).map_err(|(line, why)| format!("{file}, line {line}: {why}"))?;
         if rules.len() > SharedPage::WORDS {
             return Err(format!("{file}: {} rules, of which at most {} can be", rules.len(), SharedPage::WORDS));
@@ -65,11 +62,11 @@ impl Rules {
     ///
     /// # Errors
     /// A fault where a rule's parameter holds no address of so much memory.
-    pub fn apply(&self, driver: &Driver, kernel: &Kernel, grid: [u32; 3], params: &[u8]) -> Result<(), Fault> {
+    pub fn apply(&self, memory: &Memory, kernel: &Kernel, grid: [u32; 3], params: &[u8]) -> Result<(), Fault> {
         for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| matches(&rule.pattern, &kernel.name)) {
             let (count, size) = (rule.count(grid), rule.value.len() as u64);
             let bytes = count.saturating_mul(size);
-            let address = rule.address(kernel, params).filter(|at| driver.memory.is_valid(*at, bytes));
+            let address = rule.address(kernel, params).filter(|at| memory.is_valid(*at, bytes));
             let address = address.ok_or_else(|| rule.fault(kernel, bytes))?;
             (0..count).for_each(|at| arena::write(address + at * size, &rule.value));
             if let Some(tally) = &self.tally {

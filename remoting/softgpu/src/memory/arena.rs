@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::ffi::R;
 
 pub const PAGE: u64 = 4096;
+/// The unit of physical memory that programs map themselves.
+pub const GRANULARITY: u64 = 2 << 20;
 const REGION_SIZES: [u64; 4] = [256 << 30, 64 << 30, 16 << 30, 4 << 30];
 /// Places that Linux leaves alone in most processes; the same ones in every run keep addresses comparable.
 const BASES: [u64; 4] = [0x2000_0000_0000, 0x3000_0000_0000, 0x1000_0000_0000, 0];

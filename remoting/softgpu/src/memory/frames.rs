@@ -3,7 +3,7 @@
 //! A range in use is locked in the file. The kernel drops a process's locks with the process, however it ends.
 
 use crate::ffi::R;
-use crate::memory::vmm::GRANULARITY;
+use crate::memory::arena::GRANULARITY;
 use driverapi::descriptors::apart;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use rustix::fs::{Mode, OFlags, fstat, ftruncate, open};

@@ -2,8 +2,8 @@
 //! under way. A GPU continues with the pages that it has; here the thread that computes gets pages in place of those
 //! that are gone. A thread of the program that reads such memory crashes as it would without CUDA.
 
+use crate::engine::computes;
 use crate::memory::arena::PAGE;
-use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Once;
@@ -18,22 +18,6 @@ struct Range {
 }
 
 static FIRST: AtomicPtr<Range> = AtomicPtr::new(ptr::null_mut());
-
-thread_local! {
-    static COMPUTES: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs a part of a kernel, or a copy.
-pub fn computing<T>(job: impl FnOnce() -> T) -> T {
-    struct Before(bool);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            COMPUTES.set(self.0);
-        }
-    }
-    let _before = Before(COMPUTES.replace(true));
-    job()
-}
 
 fn ranges() -> impl Iterator<Item = &'static Range> {
     // SAFETY: what is in the list stays there, and is only changed by atomics.
@@ -90,7 +74,7 @@ fn install() {
 extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a siginfo; for SIGSEGV it has an address.
     let (address, code) = unsafe { ((*info).si_addr() as u64, (*info).si_code) };
-    if is_registered(address) && COMPUTES.get() && put_back(address / PAGE * PAGE, code) {
+    if is_registered(address) && computes() && put_back(address / PAGE * PAGE, code) {
         return;
     }
     // SAFETY: `install` has stored it before this can run. A handler is called as the kernel would; without one the

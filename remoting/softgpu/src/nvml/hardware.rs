@@ -1,7 +1,7 @@
 //! The devices as NVML sees them, and what this process does with them.
 
+use crate::driver;
 use crate::process::config::{PciId, uuid_text};
-use crate::process::driver;
 use crate::process::model::Model;
 use driverapi::nvml::nvmlDevice_t;
 use driverapi::types::CUuuid;

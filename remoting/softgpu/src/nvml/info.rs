@@ -1,6 +1,7 @@
 //! Properties and present state of devices.
 
-use super::{N, card, hardware::Card, no_answer, nvml_entry_points, put, put_text};
+use super::entry::{N, card, no_answer, nvml_entry_points, put, put_text};
+use super::hardware::Card;
 use crate::ffi::Out;
 use crate::process::model::*;
 use driverapi::nvml::*;

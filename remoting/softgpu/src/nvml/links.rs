@@ -1,7 +1,7 @@
 //! The connections of a device: an imaginary slot, and no link to any other (`driverapi::nvml_links`).
 
+use super::entry::{N, card, nvml_entry_points, put};
 use super::info::pci_info;
-use super::{N, card, nvml_entry_points, put};
 use crate::ffi::Out;
 use crate::process::device::PCIE;
 use driverapi::nvml::*;

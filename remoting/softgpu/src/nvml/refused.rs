@@ -1,6 +1,6 @@
 //! Functions of NVML that have no meaning for a device made of software. Tools show them as N/A.
 
-use super::initialised;
+use super::entry::{edge, initialised};
 use driverapi::nvml::{NVML_ERROR_NOT_SUPPORTED, nvmlReturn_t};
 
 /// In the C ABI a function may ignore its arguments, so that one form serves all.
@@ -8,7 +8,7 @@ macro_rules! refused {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> nvmlReturn_t {
-            super::edge(stringify!($name), || {
+            edge(stringify!($name), || {
                 initialised()?;
                 Err(NVML_ERROR_NOT_SUPPORTED)
             })

@@ -1,9 +1,10 @@
 //! Starting NVML and finding devices.
 
-use super::{N, USERS, card, hardware, initialised, nvml_entry_points, put, put_text};
+use super::entry::{N, USERS, card, initialised, nvml_entry_points, put, put_text};
+use super::hardware;
+use crate::driver;
 use crate::ffi::{Out, Text};
 use crate::process::config::parse_pci;
-use crate::process::driver;
 use driverapi::nvml::*;
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::Ordering;

@@ -1,10 +1,14 @@
 //! The settings of the software GPU from the environment. Read once, at the first call.
 
-use crate::kernels::rules;
 use crate::process::model::Model;
 use driverapi::settings;
 use driverapi::types::CUuuid;
 use std::path::PathBuf;
+
+/// A file of rules for what a null GPU writes in place of kernels.
+pub const RULES_ENV: &str = "REMOTEGPU_NULL_RULES";
+/// A file of a page: how often each rule was applied, by all processes of a run.
+pub const TALLY_ENV: &str = "REMOTEGPU_NULL_RULES_TALLY";
 
 /// The place of a device on the (imaginary) PCI bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,8 +143,8 @@ impl Config {
             visible: get("CUDA_VISIBLE_DEVICES"),
             physical: get("REMOTEGPU_SOFTGPU_PHYSICAL").map(PathBuf::from),
             check: get("REMOTEGPU_CHECK"),
-            rules: get(rules::FILE_ENV).filter(|file| profile_is_null && !file.is_empty()),
-            tally: get(rules::TALLY_ENV),
+            rules: get(RULES_ENV).filter(|file| profile_is_null && !file.is_empty()),
+            tally: get(TALLY_ENV),
         }
     }
 

@@ -1,12 +1,11 @@
-//! The driver in this process: its life, its devices and contexts, and the tables of all that has a handle.
+//! The ground of the driver: the settings, the devices, and the signals of the process.
 //!
-//! `config` holds the environment's settings, read once; `model` is the GPU that a device shows itself to be.
-//! Everything reaches the tables through `driver`. Called by `api` and `nvml`, which hold nothing themselves.
+//! `config` holds the environment's settings, read once; `model` is the GPU that a device shows itself to be, and
+//! `handles` the tables of numbers that stand for objects. Used by all that is above `check`. It knows neither memory
+//! nor streams.
 
 pub mod config;
-pub mod context;
 pub mod device;
-pub mod driver;
 pub mod handles;
 pub mod model;
 pub mod signals;

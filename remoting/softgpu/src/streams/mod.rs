@@ -1,13 +1,11 @@
-//! Streams: work in order. A call's request becomes `work`, which a stream's `queue` does on a thread of its own.
+//! Streams: work in order. What a stream is given, its `queue` does on a thread of its own.
 //!
-//! `stream` has the rules of CUDA's order and events, `copy` says what copies and fills touch and `copying` when they
-//! happen, `conditions` has the conditional nodes of graphs, `shared_event` the events of several processes. Called by
-//! `api` and `kernels`; graphs are recorded by the crate `graphs`, and arrive here as executables.
+//! `context` has the streams of a program on a device, and the fault that ends them; `stream` has the rules of CUDA's
+//! order and events, `shared_event` the events of several processes, and `callback` calls functions of the program.
+//! Called by `driver`. Work is a closure here: what it does, only `work` knows.
 
-pub mod conditions;
-pub mod copy;
-pub mod copying;
+pub mod callback;
+pub mod context;
 pub mod queue;
 pub mod shared_event;
 pub mod stream;
-pub mod work;

@@ -3,7 +3,7 @@
 use crate::check::{self, Operation, Place};
 use crate::engine::Fault;
 use crate::ffi::R;
-use crate::process::context::{Context, StreamQueue};
+use crate::streams::context::{Context, StreamQueue};
 use crate::streams::queue::{Marker, Queue, Turn};
 use crate::streams::shared_event::SharedEvent;
 use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};

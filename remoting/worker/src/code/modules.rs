@@ -2,13 +2,14 @@
 
 use crate::code::image_rules::{Attributes, ImageRules, complete};
 use crate::code::launch_shape::config;
+use crate::driver::loaded::{LoadedModule, Taken};
 use crate::driver::{Code, Driver, Handle, JitOptions, Result};
 use crate::guard::defences::{Defence, stands};
 use crate::order::completions::Then;
 use crate::order::pending::Described;
 use crate::order::rules::{Rule, kept};
 use crate::session::commands::{Outcome, Session};
-use crate::session::objects::{Context, Kernel, LoadedModule, Module, Taken};
+use crate::session::objects::{Context, Kernel, Module};
 use crate::session::settings::{KernelSettings, Settings};
 use driverapi::attributes::{LAUNCH_LARGEST_CLUSTER, LAUNCH_REQUIRED_BLOCK_WIDTH};
 use driverapi::device_bytes::device_bytes;

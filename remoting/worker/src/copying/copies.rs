@@ -2,7 +2,7 @@
 
 use crate::copying::late_copies::LateCopy;
 use crate::copying::layout::{Layout, Piece};
-use crate::copying::staging::Buffer;
+use crate::driver::staging::Buffer;
 use crate::driver::{Driver, Handle, Result};
 use crate::io::frames::Payload;
 use crate::memory::slabs::Memory;

@@ -1,7 +1,7 @@
 //! Late copies: the client sends their bytes only when their stream has reached them.
 
 use crate::copying::layout::Layout;
-use crate::copying::staging::Buffer;
+use crate::driver::staging::Buffer;
 use std::collections::{HashMap, VecDeque};
 
 /// A `CopyToDeviceLate` whose bytes are still to come.

@@ -3,50 +3,45 @@
 //! Bytes that a stripe has not carried when it ends go over the session's own connection: they are requested like those
 //! of a late copy, or sent like those of `CopyToHost`.
 
-use crate::copying::copies::Target;
-use crate::copying::staging::Buffer;
-use crate::driver::{Code, Result};
-use crate::order::command::{Command, Frame};
-use crate::order::completions::Action;
-use crate::session::commands::{Outcome, Session};
-use driverapi::errors::*;
-use protocol::{
-    BULK_CHUNK, CopyToDeviceLate, CopyToDeviceStriped, CopyToHost, CopyToHostStriped, Extent, HostBytes, Message,
-    PieceHeader, since,
-};
+use crate::driver::staging::Buffer;
+use protocol::PieceHeader;
 use rustix::io::retry_on_intr;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
-/// Limit on a session's stripes.
-const MOST: usize = 8;
-/// Number of pieces for which a stripe gets memory before their bytes come.
-const LENT_AHEAD: usize = 4;
-
-type Report = dyn Fn(Box<dyn FnOnce(&mut Session) + Send>) + Send;
+/// A report of the thread that receives on a stripe.
+pub(super) enum Came {
+    /// A command whose bytes are next, although those of others were to come first.
+    OutOfTurn(u64),
+    /// All bytes of a command.
+    Bytes(u64, Buffer),
+}
 
 /// State that the sequencer shares with a stripe's threads.
 #[derive(Default)]
-struct Work {
+pub(super) struct Work {
     /// Commands whose bytes are to come, each with its memory once there is some.
-    expected: HashMap<u64, Option<Buffer>>,
+    pub(super) expected: HashMap<u64, Option<Buffer>>,
     /// The last command whose bytes are to come on this stripe.
-    last: u64,
-    to_send: VecDeque<(u64, Arc<Buffer>)>,
-    closed: bool,
+    pub(super) last: u64,
+    pub(super) to_send: VecDeque<(u64, Arc<Buffer>)>,
+    pub(super) closed: bool,
 }
 
-struct Stripe {
+pub(super) struct Stripe {
     socket: OwnedFd,
     work: Mutex<Work>,
     changed: Condvar,
 }
 
 impl Stripe {
+    pub(super) fn new(socket: OwnedFd) -> Arc<Stripe> {
+        Arc::new(Stripe { socket, work: Mutex::default(), changed: Condvar::new() })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,19 +50,19 @@ impl Stripe {
         self.changed.wait(work).unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, change: impl FnOnce(&mut Work)) {
+    pub(super) fn tell(&self, change: impl FnOnce(&mut Work)) {
         change(&mut self.lock());
         self.changed.notify_all();
     }
 
-    fn close(&self) {
+    pub(super) fn close(&self) {
         self.tell(|work| work.closed = true);
         // Fails only if the client has closed its end.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     /// Waits for the memory of the bytes that follow. Returns `None` if there is no such command or the stripe ends.
-    fn place(&self, piece: PieceHeader, report: &Report) -> Option<Buffer> {
+    fn place(&self, piece: PieceHeader, report: &impl Fn(Came)) -> Option<Buffer> {
         let PieceHeader { command, len } = piece;
         let mut work = self.lock();
         let mut asked = false;
@@ -80,7 +75,7 @@ impl Stripe {
                 // Other pieces were to come first.
                 Some(_) if !asked => {
                     asked = true;
-                    report(Box::new(move |session| session.lend_out_of_turn(command)));
+                    report(Came::OutOfTurn(command));
                 }
                 Some(_) => {}
                 None if command <= work.last => return None,
@@ -91,18 +86,18 @@ impl Stripe {
         None
     }
 
-    fn receive(&self, report: &Report) -> Option<()> {
+    pub(super) fn receive(&self, report: &impl Fn(Came)) -> Option<()> {
         loop {
             let mut header = [0; PieceHeader::BYTES];
             fill(&self.socket, &mut header)?;
             let piece = PieceHeader::decode(&header);
             let mut buffer = self.place(piece, report)?;
             fill(&self.socket, buffer.bytes_mut())?;
-            report(Box::new(move |session| session.striped_bytes(piece.command, buffer)));
+            report(Came::Bytes(piece.command, buffer));
         }
     }
 
-    fn send(&self) -> Option<()> {
+    pub(super) fn send(&self) -> Option<()> {
         loop {
             let mut work = self.lock();
             while work.to_send.is_empty() && !work.closed {
@@ -135,23 +130,23 @@ fn fill(socket: &OwnedFd, mut bytes: &mut [u8]) -> Option<()> {
 }
 
 /// A `CopyToDeviceStriped` that has not been given to the driver.
-struct Arriving {
-    stripe: u64,
-    context: u64,
-    len: usize,
-    lent: bool,
+pub(super) struct Arriving {
+    pub(super) stripe: u64,
+    pub(super) context: u64,
+    pub(super) len: usize,
+    pub(super) lent: bool,
     /// Its bytes are the next on the stripe, whatever was to come first.
-    is_next: bool,
-    bytes: Option<Buffer>,
+    pub(super) is_next: bool,
+    pub(super) bytes: Option<Buffer>,
 }
 
 #[derive(Default)]
 pub struct Stripes {
-    open: HashMap<u64, Arc<Stripe>>,
-    newest: u64,
-    arriving: BTreeMap<u64, Arriving>,
+    pub(super) open: HashMap<u64, Arc<Stripe>>,
+    pub(super) newest: u64,
+    pub(super) arriving: BTreeMap<u64, Arriving>,
     /// `CopyToHostStriped` commands whose bytes the client does not have yet, with their stripe.
-    leaving: BTreeMap<u64, (u64, Arc<Buffer>)>,
+    pub(super) leaving: BTreeMap<u64, (u64, Arc<Buffer>)>,
 }
 
 impl Stripes {
@@ -169,206 +164,5 @@ impl Stripes {
 impl Drop for Stripes {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-fn check_len(len: u64) -> Result<()> {
-    if (1..=BULK_CHUNK as u64).contains(&len) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
-}
-
-impl Session {
-    /// Adds a stripe. Closes the socket instead if its number is not the newest, there are too many, the client's wire
-    /// version lacks stripes, or the session is held.
-    pub fn open_stripe(&mut self, number: u64, socket: OwnedFd) {
-        let known = since(CopyToDeviceStriped::CODE) <= self.out.wire;
-        if !known || self.hold.holds() || number <= self.stripes.newest || self.stripes.open.len() >= MOST {
-            return;
-        }
-        self.stripes.newest = number;
-        // One byte fits into the buffer of a socket on which nothing was sent.
-        if send(&socket, &[carrier::ACCEPTED], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
-            return;
-        }
-        let stripe = Arc::new(Stripe { socket, work: Mutex::default(), changed: Condvar::new() });
-        let (here, report) = (Arc::clone(&stripe), self.helpers.for_thread());
-        let body = move || {
-            let sends = Arc::clone(&here);
-            let sender = thread::Builder::new().name("stripe-send".into()).spawn(move || {
-                sends.send();
-                sends.close();
-            });
-            if sender.is_ok() {
-                here.receive(&report);
-            }
-            here.close();
-            let _ = sender.map(thread::JoinHandle::join);
-            report(Box::new(move |session| session.stripe_ended(number)));
-        };
-        if thread::Builder::new().name("stripe-receive".into()).spawn(body).is_ok() {
-            self.stripes.open.insert(number, stripe);
-        }
-    }
-
-    /// Called when both threads of a stripe have ended.
-    fn stripe_ended(&mut self, number: u64) {
-        let ended = self.stripes.open.remove(&number);
-        ended.into_iter().for_each(|stripe| stripe.tell(|work| *work = Work { closed: true, ..Work::default() }));
-        self.stripes.arriving.retain(|_, piece| piece.stripe != number || piece.bytes.is_some());
-        let left: Vec<u64> =
-            self.stripes.leaving.iter().filter(|(_, (of, _))| *of == number).map(|(seq, _)| *seq).collect();
-        for seq in left {
-            let buffer = self.stripes.leaving.remove(&seq).and_then(|(_, buffer)| Arc::into_inner(buffer));
-            // The buffer has no other owner any more: the threads have ended, and their work was cleared.
-            buffer.into_iter().for_each(|buffer| self.send_unstriped(seq, buffer));
-        }
-    }
-
-    /// Notes a command that has arrived; its bytes may come before its turn.
-    pub fn expect_striped(&mut self, frame: &Frame) {
-        let Command::CopyToDeviceStriped(c) = &frame.command else { return };
-        let (Ok(()), Some(stripe)) = (check_len(c.len), self.stripes.open.get(&c.stripe)) else { return };
-        stripe.tell(|work| {
-            work.expected.insert(frame.seq, None);
-            work.last = frame.seq;
-        });
-        let piece = Arriving {
-            stripe: c.stripe,
-            context: c.context,
-            len: c.len as usize,
-            lent: false,
-            is_next: false,
-            bytes: None,
-        };
-        self.stripes.arriving.insert(frame.seq, piece);
-        self.lend_to_stripes();
-    }
-
-    /// Gives each stripe memory for the pieces that come next.
-    pub fn lend_to_stripes(&mut self) {
-        let mut ahead: HashMap<u64, usize> = HashMap::new();
-        let mut due = Vec::new();
-        for (seq, piece) in self.stripes.arriving.iter().filter(|(_, piece)| piece.bytes.is_none()) {
-            let count = ahead.entry(piece.stripe).or_default();
-            *count += 1;
-            if (*count <= LENT_AHEAD || piece.is_next) && !piece.lent {
-                due.push(*seq);
-            }
-        }
-        due.into_iter().for_each(|seq| self.lend_for(seq));
-    }
-
-    fn lend_out_of_turn(&mut self, seq: u64) {
-        self.stripes.arriving.entry(seq).and_modify(|piece| piece.is_next = true);
-        self.lend_for(seq);
-    }
-
-    fn lend_for(&mut self, seq: u64) {
-        let Some(&Arriving { stripe, context, len, lent: false, .. }) = self.stripes.arriving.get(&seq) else { return };
-        // If there is no context or memory yet, this is tried again after a completion.
-        let (Ok(Some(buffer)), Some(stripe)) = (self.buffer(context, len), self.stripes.open.get(&stripe)) else {
-            return;
-        };
-        stripe.tell(|work| {
-            work.expected.insert(seq, Some(buffer));
-        });
-        self.stripes.arriving.entry(seq).and_modify(|piece| piece.lent = true);
-    }
-
-    fn striped_bytes(&mut self, seq: u64, buffer: Buffer) {
-        // A command that has failed was answered already.
-        let Some(piece) = self.stripes.arriving.get_mut(&seq) else { return };
-        self.stats.bytes_in += buffer.len() as u64;
-        piece.bytes = Some(buffer);
-        self.reply(seq, 0);
-        self.lend_to_stripes();
-    }
-
-    pub fn copy_to_device_striped(&mut self, frame: &mut Frame) -> Result<Outcome> {
-        let Command::CopyToDeviceStriped(c) = &frame.command else { return Err(CUDA_ERROR_INVALID_VALUE) };
-        let CopyToDeviceStriped { context, address, len, .. } = *c;
-        check_len(len)?;
-        let layout = self.target(address, &Extent::linear(len))?;
-        self.same_context(frame.stream_id, context)?;
-        match self.stripes.arriving.get(&frame.seq) {
-            Some(piece) if piece.bytes.is_none() => return Ok(Outcome::Blocked),
-            Some(_) => {}
-            None => {
-                let late = CopyToDeviceLate { context, address, extent: Extent::linear(len) };
-                self.consumed(len);
-                let outcome = self.copy_to_device_late(frame.seq, frame.stream_id, &late);
-                frame.command = Command::CopyToDeviceLate(late);
-                return outcome;
-            }
-        }
-        let Some(stream) = self.begin(frame.stream_id)? else { return Ok(Outcome::Blocked) };
-        let arrived = self.stripes.arriving.remove(&frame.seq).and_then(|piece| piece.bytes);
-        let buffer = arrived.ok_or(CUDA_ERROR_UNKNOWN)?;
-        let target = Target { address, layout, stream };
-        if let Err(code) = self.send(frame.stream_id, &target, 0, &buffer, 0, len as usize) {
-            self.late(code);
-        }
-        if let Err(code) = self.entry(frame.stream_id, frame.seq, Action::Consumed { bytes: len, _buffer: buffer }) {
-            self.late(code);
-        }
-        Ok(Outcome::Done)
-    }
-
-    /// Fails a `CopyToDeviceStriped`. If its bytes have not arrived, also closes its stripe: bytes that come there can
-    /// no longer be told apart.
-    pub fn fail_striped(&mut self, seq: u64, len: u64, code: Code) {
-        let piece = self.stripes.arriving.remove(&seq);
-        if piece.as_ref().is_none_or(|piece| piece.bytes.is_none()) {
-            self.reply(seq, code);
-            let stripe = piece.and_then(|piece| self.stripes.open.get(&piece.stripe));
-            stripe.into_iter().for_each(|stripe| stripe.close());
-        }
-        self.consumed(len);
-        self.late(code);
-    }
-
-    pub fn copy_to_host_striped(&mut self, frame: &mut Frame) -> Result<Outcome> {
-        let Command::CopyToHostStriped(c) = &frame.command else { return Err(CUDA_ERROR_INVALID_VALUE) };
-        let CopyToHostStriped { context, address, len, stripe } = *c;
-        check_len(len)?;
-        if !self.stripes.open.contains_key(&stripe) {
-            frame.command =
-                Command::CopyToHost(CopyToHost { context, address, extent: Extent::linear(len), offset: 0, len });
-            return self.copy_to_host(frame);
-        }
-        let layout = self.target(address, &Extent::linear(len))?;
-        self.same_context(frame.stream_id, context)?;
-        let Some(stream) = self.begin(frame.stream_id)? else { return Ok(Outcome::Blocked) };
-        let Some(buffer) = self.buffer(context, len as usize)? else { return Ok(Outcome::Blocked) };
-        let target = Target { address, layout, stream };
-        for piece in layout.pieces(0, len)? {
-            let to = buffer.address(piece.host as usize, piece.bytes() as usize).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-            target.to_host(&self.driver, &self.memory, &piece, to)?;
-            self.issued(frame.stream_id);
-        }
-        // The reply reports a failure here.
-        let _ = self.entry(frame.stream_id, frame.seq, Action::Striped { stripe, buffer });
-        Ok(Outcome::Done)
-    }
-
-    /// Sends the bytes of a `CopyToHostStriped`, which have arrived from the device.
-    pub fn send_striped(&mut self, seq: u64, number: u64, buffer: Buffer) {
-        let Some(stripe) = self.stripes.open.get(&number) else { return self.send_unstriped(seq, buffer) };
-        self.out.bytes_out += buffer.len() as u64;
-        let buffer = Arc::new(buffer);
-        self.stripes.leaving.insert(seq, (number, Arc::clone(&buffer)));
-        stripe.tell(|work| work.to_send.push_back((seq, buffer)));
-    }
-
-    fn send_unstriped(&mut self, seq: u64, buffer: Buffer) {
-        let all = 0..buffer.len();
-        self.out.push_pinned(HostBytes::CODE, seq, &HostBytes { offset: 0 }, buffer, all);
-        self.synchronised(seq, 0);
-    }
-
-    /// The client has received the bytes; twice, if their stripe has ended.
-    pub fn landed(&mut self, seq: u64) {
-        if self.stripes.leaving.remove(&seq).is_some() {
-            self.synchronised(seq, 0);
-        }
     }
 }

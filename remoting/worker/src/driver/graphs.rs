@@ -1,6 +1,7 @@
 //! Graphs: calls that build them from nodes, instantiate them and launch them.
 
-use super::{Driver, Handle, Raw, Result, packed};
+use super::library::packed;
+use super::{Driver, Handle, Raw, Result};
 use driverapi::constants::{CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL};
 use driverapi::types::*;
 use std::ptr::null_mut;

@@ -12,11 +12,14 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 
-use super::connection::{Refused, Speaks, first_bytes, preface_follows, refused, speaks};
-use super::probation::{Most, Probation};
+use super::admission::preface_follows;
+use super::control_port::service;
+use super::opening::{Refused, Speaks, first_bytes, refused, speaks};
+use super::pass;
 use super::registry::Id;
 use super::rewind::Rewind;
-use super::{Gateway, pass, service};
+use super::state::Gateway;
+use super::strangers::probation::{Most, Probation};
 
 /// Limit on an acceptor's connections that were not handed to a worker. An acceptor that wants more waits.
 const MOST: usize = 32;

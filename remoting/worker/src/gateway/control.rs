@@ -7,73 +7,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use carrier::from_hex;
-use serde::Deserialize;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::events::Event;
-use super::turns::Place;
-use super::{Gateway, acceptors, pass};
+use super::state::Gateway;
+use super::{acceptors, pass};
+use crate::packets::{GatewayEvent, GatewayOrder};
 
 /// Limit on packets that a worker has yet to read, as the kernel counts them: one with a descriptor counts about 1000
 /// bytes.
 const UNREAD_BYTES: usize = 16 << 10;
 
-#[derive(Debug, Deserialize)]
-#[serde(tag = "op", rename_all = "snake_case")]
-enum Order {
-    /// Comes with the socket of the session's worker. `resumes`: the worker takes further connections when one breaks.
-    Session {
-        id: String,
-        ticket: String,
-        #[serde(default)]
-        resumes: bool,
-    },
-    /// A session whose client connected through an earlier gateway, which is gone. Comes with its worker's socket.
-    Joined {
-        id: String,
-        ticket: String,
-    },
-    Lease {
-        id: String,
-        ticket: String,
-    },
-    /// A session or lease has moved to another appliance.
-    Moved {
-        id: String,
-        ticket: String,
-        to: String,
-    },
-    /// Answered by `Synced`, when all orders before it have been carried out.
-    Sync {
-        number: u64,
-    },
-    /// The socket on which the acceptor of a session asks for connections.
-    Acceptor {
-        id: String,
-    },
-    /// A lease's parts of the time of its GPUs, from now on.
-    Share {
-        lease: String,
-        places: Vec<Place>,
-    },
-    /// Comes with the socket on which the worker of a session takes turns.
-    Turns {
-        id: String,
-        lease: String,
-    },
-    Forget {
-        id: String,
-    },
-    /// A call on this control connection has authenticated it.
-    Known {
-        connection: u64,
-    },
-}
-
 /// Carries out the appliance's orders and reports events until the appliance closes the socket.
-pub async fn serve(gateway: &Arc<Gateway>, socket: OwnedFd, events: mpsc::Receiver<Event>) -> io::Result<()> {
+pub async fn serve(gateway: &Arc<Gateway>, socket: OwnedFd, events: mpsc::Receiver<GatewayEvent>) -> io::Result<()> {
     use io::ErrorKind::{BrokenPipe, ConnectionReset};
     match converse(gateway, socket, events).await {
         // The appliance closed the socket with events unread, or while one was being sent.
@@ -82,7 +29,7 @@ pub async fn serve(gateway: &Arc<Gateway>, socket: OwnedFd, events: mpsc::Receiv
     }
 }
 
-async fn converse(gateway: &Arc<Gateway>, socket: OwnedFd, mut events: mpsc::Receiver<Event>) -> io::Result<()> {
+async fn converse(gateway: &Arc<Gateway>, socket: OwnedFd, mut events: mpsc::Receiver<GatewayEvent>) -> io::Result<()> {
     // A stream socket only by type: packets keep their boundaries, and `pass` reads and writes them whole.
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket.set_nonblocking(true)?;
@@ -106,7 +53,7 @@ async fn converse(gateway: &Arc<Gateway>, socket: OwnedFd, mut events: mpsc::Rec
     }
 }
 
-async fn report(socket: &UnixStream, event: &Event) -> io::Result<()> {
+async fn report(socket: &UnixStream, event: &GatewayEvent) -> io::Result<()> {
     let packet = serde_json::to_vec(event)?;
     socket.async_io(Interest::WRITABLE, || pass::send(socket, &packet, None)).await
 }
@@ -138,37 +85,37 @@ fn beginning(packet: &[u8]) -> String {
 fn carry_out(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) -> Option<()> {
     let mut registry = gateway.registry();
     match serde_json::from_slice(packet).ok()? {
-        Order::Session { id, ticket, resumes } => {
+        GatewayOrder::Session { id, ticket, resumes } => {
             let worker = way_to_worker(descriptors)?;
             registry.add_session(from_hex(&id)?, from_hex(&ticket)?, worker, resumes, Instant::now());
         }
-        Order::Joined { id, ticket } => {
+        GatewayOrder::Joined { id, ticket } => {
             let worker = way_to_worker(descriptors)?;
             registry.add_joined(from_hex(&id)?, from_hex(&ticket)?, worker, Instant::now());
         }
-        Order::Lease { id, ticket } => registry.add_lease(from_hex(&id)?, from_hex(&ticket)?),
-        Order::Moved { id, ticket, to } => registry.add_moved(from_hex(&id)?, from_hex(&ticket)?, to),
-        Order::Sync { number } => {
+        GatewayOrder::Lease { id, ticket } => registry.add_lease(from_hex(&id)?, from_hex(&ticket)?),
+        GatewayOrder::Moved { id, ticket, to } => registry.add_moved(from_hex(&id)?, from_hex(&ticket)?, to),
+        GatewayOrder::Sync { number } => {
             let gateway = gateway.clone();
-            tokio::spawn(async move { gateway.events.send(Event::Synced { number }).await });
+            tokio::spawn(async move { gateway.events.send(GatewayEvent::Synced { number }).await });
         }
-        Order::Acceptor { id } => {
+        GatewayOrder::Acceptor { id } => {
             let socket = descriptors.into_iter().next()?;
             tokio::spawn(acceptors::serve(gateway.clone(), from_hex(&id)?, socket));
         }
-        Order::Share { lease, places } => gateway.turns().ok()?.share(from_hex(&lease)?, places),
-        Order::Turns { id, lease } => {
+        GatewayOrder::Share { lease, places } => gateway.turns().ok()?.share(from_hex(&lease)?, places),
+        GatewayOrder::Turns { id, lease } => {
             let socket = descriptors.into_iter().next()?;
             gateway.turns().ok()?.join(from_hex(&id)?, from_hex(&lease)?, socket);
         }
-        Order::Forget { id } => {
+        GatewayOrder::Forget { id } => {
             let id = from_hex(&id)?;
             registry.forget(&id);
             if let Some(turns) = gateway.turns.get() {
                 turns.forget(id);
             }
         }
-        Order::Known { connection } => gateway.connections.known(connection),
+        GatewayOrder::Known { connection } => gateway.connections.known(connection),
     }
     Some(())
 }

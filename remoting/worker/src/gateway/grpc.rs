@@ -16,8 +16,10 @@ use tokio::sync::Notify;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::probation::Probation;
-use super::{Gateway, connection};
+use super::admission::{admit, read_preface};
+use super::state::Gateway;
+use super::strangers::limits::PATIENCE;
+use super::strangers::probation::Probation;
 
 /// Limit on the sessions over one HTTP/2 connection; each client process opens a connection of its own.
 const MAX_STREAMS: u32 = 64;
@@ -70,7 +72,7 @@ impl Live {
             let changed = self.changed.notified();
             if self.count.load(Ordering::SeqCst) > 0 {
                 changed.await;
-            } else if tokio::time::timeout(super::PATIENCE, changed).await.is_err() {
+            } else if tokio::time::timeout(PATIENCE, changed).await.is_err() {
                 return;
             }
         }
@@ -107,7 +109,7 @@ impl Data for Sessions {
 
     async fn session(&self, request: Request<Streaming<Piece>>) -> Result<Response<Self::SessionStream>, Status> {
         let mut upward = carrier::from_pieces(request.into_inner());
-        let preface = match tokio::time::timeout(super::PATIENCE, connection::read_preface(&mut upward)).await {
+        let preface = match tokio::time::timeout(PATIENCE, read_preface(&mut upward)).await {
             Ok(Ok(preface)) => preface,
             Ok(Err(reason)) => return Err(Status::invalid_argument(reason.to_string())),
             Err(_) => return Err(Status::deadline_exceeded("showed no preface in time")),
@@ -120,7 +122,7 @@ impl Data for Sessions {
         let (gateway, probation) = (self.gateway.clone(), self.probation.clone());
         let resumes = matches!(preface.kind, PrefaceKind::Resume { .. });
         tokio::spawn(async move {
-            let admitted = connection::admit(&gateway, &preface, local, &probation).await;
+            let admitted = admit(&gateway, &preface, local, &probation).await;
             if let Err(reason) = &admitted {
                 gateway.events.refused("gRPC", reason);
             }

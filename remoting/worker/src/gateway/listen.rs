@@ -12,9 +12,12 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use protocol::MEMORY;
 
-use super::connection::{Refused, Speaks, first_bytes, preface_follows, refused, speaks};
-use super::probation::{Door, Probation};
-use super::{Gateway, connection, service};
+use super::admission::preface_follows;
+use super::connection;
+use super::control_port::service;
+use super::opening::{Refused, Speaks, first_bytes, refused, speaks};
+use super::state::Gateway;
+use super::strangers::probation::{Door, Probation};
 
 /// The use of a port.
 #[derive(Debug, Clone, Copy)]

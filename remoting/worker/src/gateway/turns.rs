@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use serde::{Deserialize, Serialize};
 
 use super::registry::Id;
+use crate::packets::{LeasePart, Said, Told, UsedTime};
 use crate::turns::arbiter::{Arbiter, Member, Nanos, Part, Word};
-use crate::turns::{Said, Told};
 
 /// Limit on the packets of one worker that are read before other workers' packets.
 const MOST_READ: usize = 16;
@@ -22,24 +21,8 @@ const PACKET: usize = 256;
 /// Interval between reports of used time.
 const USED_EVERY: Duration = Duration::from_secs(1);
 
-/// The part of a lease on one of its GPUs, in thousandths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub struct Place {
-    pub gpu: u32,
-    pub weight: u32,
-    pub limit: u32,
-}
-
-/// Time of a GPU that a lease has used since the last report.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Used {
-    pub lease: String,
-    pub gpu: u32,
-    pub nanoseconds: u64,
-}
-
 enum Order {
-    Share { lease: Id, places: Vec<Place> },
+    Share { lease: Id, places: Vec<LeasePart> },
     Join { session: Id, lease: Id, socket: OwnedFd },
     Forget(Id),
 }
@@ -55,7 +38,7 @@ impl Turns {
     ///
     /// # Errors
     /// If there are no threads or descriptors left.
-    pub fn start(used: impl Fn(Vec<Used>) + Send + 'static) -> io::Result<Self> {
+    pub fn start(used: impl Fn(Vec<UsedTime>) + Send + 'static) -> io::Result<Self> {
         let start = Instant::now();
         Self::start_by(move || start.elapsed().as_nanos() as Nanos, used)
     }
@@ -66,7 +49,7 @@ impl Turns {
     /// Those of [`Turns::start`].
     pub fn start_by(
         clock: impl Fn() -> Nanos + Send + 'static,
-        used: impl Fn(Vec<Used>) + Send + 'static,
+        used: impl Fn(Vec<UsedTime>) + Send + 'static,
     ) -> io::Result<Self> {
         let (orders, receiver) = mpsc::channel();
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -80,7 +63,7 @@ impl Turns {
     }
 
     /// Sets the parts of a lease, from now on.
-    pub fn share(&self, lease: Id, places: Vec<Place>) {
+    pub fn share(&self, lease: Id, places: Vec<LeasePart>) {
         self.order(Order::Share { lease, places });
     }
 
@@ -129,7 +112,7 @@ struct Worker {
 /// All state of the thread.
 struct Desk {
     arbiters: BTreeMap<u32, Arbiter<Id>>,
-    leases: HashMap<Id, Vec<Place>>,
+    leases: HashMap<Id, Vec<LeasePart>>,
     workers: BTreeMap<Member, Worker>,
     last_member: Member,
     first_number: u64,
@@ -157,7 +140,7 @@ impl Desk {
         orders: &Receiver<Order>,
         wake: BorrowedFd<'_>,
         clock: &impl Fn() -> Nanos,
-        used: &impl Fn(Vec<Used>),
+        used: &impl Fn(Vec<UsedTime>),
     ) -> io::Result<()> {
         let (ordered, readable) = self.wait(wake)?;
         if ordered {
@@ -311,12 +294,16 @@ impl Desk {
         }
     }
 
-    fn tell_used(&mut self, now: Nanos, used: &impl Fn(Vec<Used>)) {
+    fn tell_used(&mut self, now: Nanos, used: &impl Fn(Vec<UsedTime>)) {
         self.tell_used_at = Instant::now() + USED_EVERY;
         let of_gpu = |(gpu, arbiter): (&u32, &mut Arbiter<Id>)| {
             let gpu = *gpu;
             let used = arbiter.take_used(now);
-            used.into_iter().map(move |(lease, nanoseconds)| Used { lease: carrier::to_hex(&lease), gpu, nanoseconds })
+            used.into_iter().map(move |(lease, nanoseconds)| UsedTime {
+                lease: carrier::to_hex(&lease),
+                gpu,
+                nanoseconds,
+            })
         };
         let all: Vec<_> = self.arbiters.iter_mut().flat_map(of_gpu).collect();
         if !all.is_empty() {

@@ -1,7 +1,7 @@
 //! Tests of the thread with real sockets; the tests play the workers.
 
-use super::{Id, Place, Turns, Used};
-use crate::turns::{Said, Told};
+use super::{Id, Turns};
+use crate::packets::{LeasePart, Said, Told, UsedTime};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
@@ -42,11 +42,11 @@ impl Worker {
     }
 }
 
-fn start() -> (Turns, mpsc::Receiver<Vec<Used>>) {
+fn start() -> (Turns, mpsc::Receiver<Vec<UsedTime>>) {
     let (tell, used) = mpsc::channel();
     let turns = Turns::start(move |times| drop(tell.send(times))).expect("a thread");
     for lease in LEASES {
-        turns.share(lease, vec![Place { gpu: 3, weight: 500, limit: 1000 }]);
+        turns.share(lease, vec![LeasePart { gpu: 3, weight: 500, limit: 1000 }]);
     }
     (turns, used)
 }
@@ -71,7 +71,7 @@ fn a_turn_passes_on_when_it_is_done_or_its_worker_is_gone_or_it_lasts_too_long()
     assert_eq!(third.hear(), Some(Told::Yield { device: 0, turn }), "the first one waits");
     assert_eq!(third.hear(), Some(Told::Over { device: 0, turn }));
     drop(turns);
-    let all: Vec<Used> = used.into_iter().flatten().collect();
+    let all: Vec<UsedTime> = used.into_iter().flatten().collect();
     assert!(all.iter().any(|each| each.lease == "01".repeat(16) && each.gpu == 3), "{all:?}");
 }
 

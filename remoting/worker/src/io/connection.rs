@@ -1,30 +1,13 @@
 //! The client's connection, and those that replace it when it breaks.
 
 use crate::guard::watchdog::ClientWatch;
+use crate::io::packets::receive_packet;
 use crate::io::writer::Outbox;
-use crate::session::server::receive_packet;
+use crate::packets::Passed;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrUnix, getsockname, send, shutdown};
-use serde::Deserialize;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-/// The gateway's message about an authenticated connection that it passes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(tag = "op", rename_all = "snake_case")]
-enum Passed {
-    /// Replaces the connection before it.
-    Resume {
-        /// Higher than in every earlier attempt of this client.
-        epoch: u64,
-        /// Number of bytes that the client has received.
-        received: u64,
-    },
-    /// For the client's shared memory.
-    Memory,
-    /// For bytes of large copies.
-    Stripe { number: u64 },
-}
 
 /// The result of taking a connection that the gateway passed.
 #[derive(Debug)]

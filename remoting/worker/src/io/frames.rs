@@ -1,6 +1,6 @@
 //! Splits incoming bytes into frames. Large payloads are received directly into the memory that they are used from.
 
-use crate::copying::staging::Buffer;
+use crate::driver::staging::Buffer;
 use protocol::{FrameError, HEADER_BYTES, Header};
 
 const BUFFER: usize = 256 << 10;

@@ -1,7 +1,7 @@
 //! Outgoing frames. They are queued, so that a client that does not read never stops the worker, and kept until the
 //! client has received them.
 
-use crate::copying::staging::Buffer;
+use crate::driver::staging::Buffer;
 use protocol::{ACKNOWLEDGE_BYTES, Acknowledge, Header, Kept, Message, OLDEST_WIRE, OutOfRange, Wire, Writer, since};
 use std::io::{self, IoSlice};
 use std::ops::Range;

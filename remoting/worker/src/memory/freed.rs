@@ -4,7 +4,7 @@
 //! a place that nothing of the tenant's reaches.
 
 use crate::driver::Result;
-use crate::memory::heirs::SLACK;
+use crate::memory::offers::{Freed, SLACK, Stage};
 use crate::memory::overwriting::scrub;
 use crate::memory::slabs::Slab;
 use crate::session::commands::Session;
@@ -16,25 +16,6 @@ use std::time::{Duration, Instant};
 const LEAST: u64 = 64 << 20;
 /// Duration of an offer: long enough for two processes that take turns to notify each other.
 const OFFER: Duration = Duration::from_millis(100);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// A helper overwrites and unmaps it.
-    Unmapping,
-    OpenUntil(Instant),
-    /// The appliance has its descriptor; whether the heir has received it is not known yet.
-    Handed,
-}
-
-#[derive(Debug)]
-pub struct Freed {
-    device: u32,
-    size: u64,
-    memory: u64,
-    /// Whether a helper has overwritten it.
-    zeroed: Arc<AtomicBool>,
-    stage: Stage,
-}
 
 impl Session {
     /// Whether to offer this memory: it is large, not shared, and the session is in no state in which all its memory
@@ -178,11 +159,5 @@ impl Session {
             session.memory.unmapping.retain(|each| Some(*each) != range);
             session.return_memory();
         });
-    }
-}
-
-impl Freed {
-    fn is_unmapping(&self) -> bool {
-        self.stage == Stage::Unmapping
     }
 }

@@ -6,8 +6,9 @@ use crate::memory::mapping::{HINTS, map, reserve, show_elsewhere, unmap};
 use crate::memory::overwriting::scrub;
 use crate::memory::slabs::overlap;
 use crate::order::pending::NewSlab;
+use crate::packets::Request;
 use crate::session::commands::{Outcome, Session};
-use crate::session::requests::{Asker, Request};
+use crate::session::requests::Asker;
 use driverapi::errors::*;
 use protocol::{Grant, OLDEST_WIRE, Open, Opened, SlabMap, SlabMove, WIRE_VERSION, table_hash};
 

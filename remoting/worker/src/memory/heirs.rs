@@ -4,11 +4,12 @@
 
 use crate::driver::{Driver, Handle, Result};
 use crate::memory::mapping::{place, unmap};
+use crate::memory::offers::{Inherited, Offer, SLACK};
 use crate::memory::overwriting::{Filler, wait, with_filler};
 use crate::memory::slabs::Slab;
 use crate::order::pending::NewSlab;
+use crate::packets::Request;
 use crate::session::commands::{Outcome, Session};
-use crate::session::requests::Request;
 use protocol::SlabMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -17,31 +18,6 @@ use std::time::Duration;
 /// asked, also on a machine with ten busy processes. A later one waits for the end of this process, and its memory is
 /// zeroed again.
 pub const OFFER: Duration = Duration::from_millis(1500);
-/// Limit on how much larger the memory may be than asked for: as much as a process is granted in advance.
-pub const SLACK: u64 = 64 << 20;
-
-/// Memory that another process of the lease had.
-#[derive(Debug)]
-pub struct Inherited {
-    pub device: u32,
-    pub size: u64,
-    /// Whether its previous owner has overwritten it.
-    pub zeroed: bool,
-    pub file: OwnedFd,
-}
-
-/// State of the offer that an ending session makes of its memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offer {
-    /// No process has asked.
-    Open,
-    /// The appliance has the descriptor of the slab at this address; whether the heir has received it is not known yet.
-    Handed(u64),
-    /// A process wants memory that this session does not have, or the appliance ends the session: all memory is
-    /// overwritten at once.
-    Over,
-}
-
 impl Session {
     /// Begins to offer the session's memory, if nothing will write to it any more. Returns whether it does.
     pub fn offers_memory(&mut self) -> bool {

@@ -5,8 +5,8 @@ use crate::driver::Result;
 use crate::memory::mapping::{place, unmap};
 use crate::memory::overwriting::scrub;
 use crate::memory::slabs::Slab;
+use crate::packets::{Request, Token};
 use crate::session::commands::Session;
-use crate::session::requests::{Request, Token};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,13 +1,12 @@
 //! The state of a session's memory: the address range (*arena*), the mappings in it (*slabs*), and the grants.
 
+use crate::driver::events::RealEvent;
 use crate::driver::{Handle, Result};
 use crate::guard::defences::{Defence, stands};
-use crate::memory::bounds::Pieces;
-use crate::memory::freed::Freed;
-use crate::memory::heirs::{Inherited, Offer};
+use crate::memory::offers::{Freed, Inherited, Offer};
 use crate::memory::overwriting::Together;
-use crate::session::objects::RealEvent;
-use crate::session::requests::Token;
+use crate::memory::pieces::Pieces;
+use crate::packets::Token;
 use driverapi::arrays::Steps;
 use driverapi::errors::*;
 use protocol::SlabMap;
@@ -76,7 +75,6 @@ pub struct Memory {
     /// Time that is left to wait for that.
     pub last_waits: Together,
     pub gives_way: bool,
-    /// Memory that was returned, and is offered for a short time.
     pub freed: Vec<Freed>,
     /// A request of another process of the lease for such memory: the device, and the least size.
     pub wanted: Option<(u32, u64)>,

@@ -2,9 +2,10 @@
 //! before the driver is called.
 
 use crate::driver::Result;
+use crate::driver::loaded::Taken;
 use crate::order::pending::Described;
 use crate::session::commands::Session;
-use crate::session::objects::{Limit, Taken};
+use crate::session::objects::Limit;
 use crate::session::requests::Asker;
 use driverapi::attributes::{CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, CU_LIMIT_STACK_SIZE};
 use driverapi::errors::*;

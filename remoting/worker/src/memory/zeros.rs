@@ -3,15 +3,15 @@
 //! New memory is zeroed at a random place in a range of its own, and then mapped for the tenant. A kernel that already
 //! runs could read it there meanwhile, but would have to guess the place, and a wrong guess ends its context.
 
+use crate::driver::events::RealEvent;
 use crate::driver::{Code, Driver, Result};
 use crate::memory::mapping::{place, reserve, unmap};
 use crate::memory::overwriting::{Filler, scrub};
 use crate::memory::slabs::{Memory, overlap};
 use crate::order::completions::{Action, state};
 use crate::order::pending::NewSlab;
+use crate::packets::Request;
 use crate::session::commands::{Outcome, Session};
-use crate::session::objects::RealEvent;
-use crate::session::requests::Request;
 use driverapi::errors::*;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::BTreeSet;

@@ -4,9 +4,9 @@
 use crate::driver::{Code, Result};
 use crate::io::frames::Payload;
 use crate::memory::mapping::reserve_at;
+use crate::packets::Request;
 use crate::session::commands::{Counts, Session};
 use crate::session::objects::Table;
-use crate::session::requests::Request;
 use driverapi::errors::*;
 use protocol::{
     Adopt, ArenaAt, ContextCreate, EventCreate, GraphBuild, Header, Message, ModuleLoad, Reader, StreamCreate, function,

@@ -1,6 +1,6 @@
 //! State that a session brings from another worker. `arrival` receives it.
 
-use crate::session::objects::RealEvent;
+use crate::driver::events::RealEvent;
 use std::collections::HashMap;
 use std::rc::Rc;
 

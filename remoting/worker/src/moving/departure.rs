@@ -3,15 +3,16 @@
 //! so.
 
 use crate::driver::Handle;
+use crate::driver::events::{DISABLE_TIMING, RealEvent};
 use crate::memory::slabs::Slab;
 use crate::moving::ahead::Ahead;
 use crate::moving::arrival::MOST_KEPT;
 use crate::moving::ground::Ground;
 use crate::moving::image::{Failed, Place};
 use crate::moving::plan::{Code, Plan, Recorded, driver_says};
+use crate::packets::Request;
 use crate::session::commands::Session;
-use crate::session::objects::{Context, DISABLE_TIMING, RealEvent};
-use crate::session::requests::Request;
+use crate::session::objects::Context;
 use crate::session::settings::Setting;
 use protocol::{
     Adopt, ContextCreate, ContextLimit, EventCreate, EventRecord, FailedObject, GateOpen, GraphBuild, HEADER_BYTES,

@@ -1,10 +1,10 @@
 //! State of a session that is being suspended or moved, is suspended, or is being resumed. `suspend` and `departure`
 //! act on it.
 
+use crate::driver::events::RealEvent;
 use crate::io::frames::Payload;
 use crate::moving::ahead::Ahead;
 use crate::moving::image::Image;
-use crate::session::objects::RealEvent;
 use protocol::Header;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

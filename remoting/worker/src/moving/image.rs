@@ -1,7 +1,7 @@
 //! The contents of slabs, in a file from the appliance. They are sealed with a key that only this process has, so that
 //! they cannot be read on a disk, and a change or damage is noticed.
 
-use crate::copying::staging::Scratch;
+use crate::driver::staging::Scratch;
 use crate::driver::{Code, Driver, Handle};
 use crate::guard::defences::{Defence, stands};
 use crate::memory::overwriting::{Filler, wait, with_filler};

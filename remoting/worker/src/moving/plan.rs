@@ -1,6 +1,7 @@
 //! The plan that recreates a session at another worker: its commands, and the contents of its memory. `departure`
 //! collects it.
 
+use crate::driver::loaded::LoadedModule;
 use crate::driver::{Driver, Handle};
 use crate::memory::overwriting::Filler;
 use crate::moving::ahead::Ahead;
@@ -10,7 +11,6 @@ use crate::moving::image::{Failed, Image, Piece, Place, read};
 use crate::moving::replay::{Replay, answered};
 use crate::moving::suspend::settle;
 use crate::session::calls::replies;
-use crate::session::objects::LoadedModule;
 use driverapi::variables::Variables;
 use protocol::{
     Adopt, AdoptKept, ContextCreate, EventCreate, EventQuery, EventRecord, EventTime, GateOpen, GraphBuild,

@@ -8,8 +8,8 @@ use crate::memory::mapping::{place, unmap};
 use crate::memory::overwriting::scrub;
 use crate::moving::hold::{BRIEF, Host, State, Then};
 use crate::moving::image::{Image, Place};
+use crate::packets::Request;
 use crate::session::commands::Session;
-use crate::session::requests::Request;
 use protocol::{
     CallbackDone, Close, GateOpen, HEADER_BYTES, Header, Held, Message, Skipped, SupplyBytes, SupplyCancel,
 };

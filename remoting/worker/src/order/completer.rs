@@ -4,10 +4,10 @@
 //! is done when its event is complete or, without one, when all entries before it are done. Events are only queried.
 
 use crate::driver::Code;
+use crate::driver::events::RealEvent;
 use crate::memory::mirrors::Told;
 use crate::order::completions::{Action, Entry, Join, Then, Watch, state};
 use crate::session::commands::Session;
-use crate::session::objects::RealEvent;
 use driverapi::errors::*;
 use protocol::{Callback, Consumed, Fenced, HostBytes, Message};
 use std::rc::Rc;

@@ -1,14 +1,15 @@
 //! Actions that wait for the progress of streams: what is to be reported to the client, or done. `completer` queries
 //! and reports.
 
-use crate::copying::staging::Buffer;
+use crate::driver::events::RealEvent;
+use crate::driver::loaded::LoadedModule;
+use crate::driver::staging::Buffer;
 use crate::driver::{Code, Driver, Handle};
 use crate::memory::client_memory::Shared;
 use crate::memory::mirrors::plan::Window;
 use crate::order::pending::NewSlab;
 use crate::order::shared_events::Page;
 use crate::session::current::CurrentContext;
-use crate::session::objects::{LoadedModule, RealEvent};
 use driverapi::errors::*;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;

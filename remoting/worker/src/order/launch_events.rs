@@ -4,10 +4,10 @@
 //! and never marks the progress of the stream.
 
 use crate::code::launch_shape::attribute;
+use crate::driver::events::RealEvent;
 use crate::driver::{Code, Result};
 use crate::order::completions::Action;
 use crate::session::commands::Session;
-use crate::session::objects::RealEvent;
 use driverapi::errors::*;
 use driverapi::types::CUlaunchAttribute;
 use protocol::{LaunchAttribute, Recording};

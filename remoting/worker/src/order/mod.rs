@@ -2,7 +2,7 @@
 //!
 //! A frame becomes a `command` with its keys; `sched` decides by the `rules` whether it may run; `dispatch` executes
 //! it; `completer` queries the progress of streams and reports to the client. Streams, events and what waits for them
-//! are here, too. Called by `session`. It does not know what a command does.
+//! are here, too; `turns` has launches wait for the GPU. Called by `session`. It does not know what a command does.
 
 pub mod command;
 pub mod completer;
@@ -15,3 +15,4 @@ pub mod rules;
 pub mod sched;
 pub(crate) mod shared_events;
 pub(crate) mod streams;
+mod turns;

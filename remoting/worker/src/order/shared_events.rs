@@ -3,7 +3,7 @@
 //! with the session that made it.
 
 use crate::driver::Result;
-use crate::session::requests::Token;
+use crate::packets::Token;
 use driverapi::errors::*;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

@@ -5,9 +5,9 @@
 
 use crate::code::images::ImageStore;
 use crate::copying::late_copies::LateCopies;
-use crate::copying::staging::Buffer;
 use crate::copying::stripes::Stripes;
 use crate::driver::helpers::Helpers;
+use crate::driver::staging::Buffer;
 use crate::driver::{Code, Driver, is_unhealthy};
 use crate::guard::defences::{Defence, stands};
 use crate::io::frames::Payload;
@@ -24,13 +24,14 @@ use crate::order::gates::Gates;
 use crate::order::rules::{Rule, kept};
 use crate::order::sched::{Mode, Scheduler};
 use crate::order::shared_events::SharedEvents;
+use crate::packets::Request;
 use crate::session::budgets::Budgets;
-use crate::session::contexts::Created;
+use crate::session::created::Created;
 use crate::session::current::CurrentContext;
 use crate::session::objects::{Context, Event, Graph, Module, Stream, Table};
-use crate::session::requests::{Request, Requests, Stats};
+use crate::session::requests::{Requests, Stats};
 use crate::session::settings::Change;
-use crate::turns::taking::Turns;
+use crate::turns::asking::Turns;
 use driverapi::errors::*;
 use protocol::{
     ContextSynchronize, EVENTS_TELL, Ending, Header, Message, Notice, Reply, StreamSynchronize, UNCOUNTED, Wire, Writer,

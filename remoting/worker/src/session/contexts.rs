@@ -1,67 +1,17 @@
 //! Contexts: helpers create and destroy them, because both take long and may block.
 
-use crate::copying::staging::{Growth, LARGE, Pool, SMALL};
+use crate::driver::events::EventPool;
+use crate::driver::staging::Pool;
 use crate::driver::{Code, Driver, Handle, Result};
 use crate::order::command::StreamKind;
 use crate::order::completions::{Action, Then, Watch};
 use crate::session::commands::{Outcome, Session};
-use crate::session::objects::{Context, EventPool, Stream};
+use crate::session::created::{Created, allocate, create, create_or_take, destroy};
+use crate::session::objects::{Context, Stream};
 use crate::session::requests::Asker;
 use driverapi::errors::*;
 use protocol::{ContextCreate, ContextDestroy, Fenced, Message};
 use std::collections::HashMap;
-
-/// Page-locked memory of a new context, so that its first copies need not wait for more.
-const FIRST: [Growth; 2] = [Growth { size: SMALL, count: 16 }, Growth { size: LARGE, count: 2 }];
-
-/// The objects that a context has from its start.
-pub struct Created {
-    handle: Handle,
-    internal: Handle,
-    buffers: Vec<(usize, Vec<Handle>)>,
-}
-
-fn create(driver: &Driver, device: i32, flags: u32, primary: bool) -> Result<Created> {
-    const NON_BLOCKING: u32 = 1;
-    let device = driver.device(device)?;
-    let handle = if primary { driver.primary_retain(device, flags)? } else { driver.context_create(flags, device)? };
-    driver.set_current(handle)?;
-    // At the highest priority: commands wait for memory that is zeroed there.
-    let internal = driver.stream_create(NON_BLOCKING, i32::MIN)?;
-    let buffers = FIRST.iter().map(|g| Ok((g.size, allocate(driver, g)?))).collect::<Result<_>>()?;
-    Ok(Created { handle, internal, buffers })
-}
-
-/// Returns the context that exists already, if it fits. Otherwise destroys it and creates one.
-fn create_or_take(driver: &Driver, warm: Option<Created>, c: &ContextCreate) -> Result<Created> {
-    match warm {
-        Some(warm) if c.primary && c.device == 0 && c.flags == 0 => return Ok(warm),
-        Some(warm) => {
-            destroy(driver, warm.handle, warm.internal, warm.buffers.into_iter().flat_map(|(_, all)| all), true, 0)?
-        }
-        None => {}
-    }
-    create(driver, c.device as i32, c.flags, c.primary)
-}
-
-fn allocate(driver: &Driver, growth: &Growth) -> Result<Vec<Handle>> {
-    (0..growth.count).map(|_| driver.host_alloc(growth.size)).collect()
-}
-
-fn destroy(
-    driver: &Driver,
-    handle: Handle,
-    internal: Handle,
-    buffers: impl IntoIterator<Item = Handle>,
-    primary: bool,
-    device: i32,
-) -> Result<()> {
-    driver.set_current(handle)?;
-    buffers.into_iter().try_for_each(|buffer| driver.host_free(buffer))?;
-    driver.stream_destroy(internal)?;
-    driver.set_current(Handle::NULL)?;
-    if primary { driver.primary_release(driver.device(device)?) } else { driver.context_destroy(handle) }
-}
 
 impl Session {
     /// Creates a context before there is a client.

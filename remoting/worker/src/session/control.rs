@@ -1,98 +1,13 @@
 //! Orders of the appliance to the worker: one JSON object per packet. Pure; `server` has the socket, `requests` the
 //! other direction.
 
-use crate::driver::Code;
+use crate::packets::Order;
 use crate::session::commands::Session;
-use crate::session::requests::{Asker, Token};
+use crate::session::requests::Asker;
 use driverapi::errors::*;
 use protocol::{Granted, MemoryState, Message, Notice};
-use serde::Deserialize;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(tag = "op", rename_all = "lowercase")]
-pub enum Order {
-    Granted {
-        id: u64,
-        size: u64,
-        /// For people: the reason if nothing was granted.
-        #[serde(default)]
-        line: String,
-        /// The part of it that came by [`Order::Inherit`].
-        #[serde(default)]
-        inherited: u64,
-    },
-    /// The client's process has ended: if it has no connection, none will come.
-    ClientEnded,
-    /// The session is about to end for another one that wants its memory.
-    GiveWay,
-    /// Another process of the lease wants at least so much memory.
-    HandOn {
-        device: u32,
-        least: u64,
-    },
-    /// That process has the memory that was handed on, or is gone.
-    HandedOn {
-        taken: bool,
-    },
-    /// With a descriptor: memory that another process of the lease had, granted with it.
-    Inherit {
-        device: u32,
-        size: u64,
-        #[serde(default)]
-        zeroed: bool,
-    },
-    /// Answer when all that the client has sent so far is reported.
-    Settle {
-        id: u64,
-    },
-    Memory {
-        id: u64,
-        limit: u64,
-        free: u64,
-    },
-    /// Without a token, the lease has no room for the export.
-    Exported {
-        id: u64,
-        token: Option<Token>,
-    },
-    /// `last`: no other process has this memory.
-    Released {
-        token: Token,
-        last: bool,
-    },
-    /// With a descriptor, unless nothing was exported under this token.
-    Imported {
-        id: u64,
-        device: u32,
-        size: u64,
-    },
-    /// With a descriptor of a sealed file, if the appliance has such an image.
-    Code {
-        id: u64,
-    },
-    /// With a descriptor of the file for the image. Work of the GPU may take `seconds` to complete.
-    Suspend {
-        reason: String,
-        seconds: u64,
-    },
-    Resume,
-    /// With a connection to a worker of another appliance, to which the session is about to move.
-    Ahead,
-    /// Move there now. Work of the GPU may take `seconds` to complete.
-    Move {
-        seconds: u64,
-    },
-    /// The session does not move: it continues here.
-    Stay,
-    /// The session has moved: its end is not reported.
-    Leave,
-    End {
-        code: Code,
-        reason: String,
-    },
-}
 
 impl Session {
     /// Carries out an order of the appliance. Any other packet is ignored: only a newer appliance can send it.
@@ -147,7 +62,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::requests::Request;
+    use crate::packets::{Request, Token};
 
     #[test]
     fn packets_are_those_of_the_interface() {

@@ -9,6 +9,7 @@ pub mod calls;
 pub mod commands;
 pub(crate) mod contexts;
 pub mod control;
+pub(crate) mod created;
 pub(crate) mod current;
 pub mod objects;
 pub(crate) mod peers;

@@ -1,18 +1,19 @@
 //! The client's objects: contexts, streams, events and modules by their ids.
 
 use crate::code::image_rules::Attributes;
-use crate::copying::staging::Pool;
-use crate::driver::{Code, Driver, Handle, Result};
+use crate::driver::events::{DISABLE_TIMING, EventPool, RealEvent};
+use crate::driver::loaded::LoadedModule;
+use crate::driver::staging::Pool;
+use crate::driver::{Code, Handle, Result};
 use crate::order::command::StreamKind;
 use crate::order::completions::Entry;
 use crate::order::rules::{Rule, kept};
 use crate::session::settings::KernelSettings;
 use driverapi::errors::*;
 use protocol::{GraphBuild, ModuleLoad};
-use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// Objects of one kind by id. An id whose creation failed late is *poisoned*: every use answers the error.
 #[derive(Debug)]
@@ -64,52 +65,6 @@ impl<T> Table<T> {
 
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         self.objects.retain(|_, object| object.as_ref().map_or(true, &mut keep));
-    }
-}
-
-/// Events of a context that are not in use, without and with timing.
-#[derive(Debug, Clone)]
-pub struct EventPool {
-    context: Handle,
-    free: Rc<RefCell<[Vec<Handle>; 2]>>,
-}
-
-pub const DISABLE_TIMING: u32 = 2;
-
-impl EventPool {
-    pub fn new(context: Handle) -> EventPool {
-        EventPool { context, free: Rc::default() }
-    }
-
-    /// Takes an event for a record. The context must be current.
-    pub fn take(&self, driver: &Driver, timing: bool) -> Result<Rc<RealEvent>> {
-        let free = self.free.borrow_mut()[usize::from(timing)].pop();
-        let handle = match free {
-            Some(handle) => handle,
-            None => driver.event_create(if timing { 0 } else { DISABLE_TIMING })?,
-        };
-        Ok(Rc::new(RealEvent { handle, timing, pool: self.clone() }))
-    }
-}
-
-/// One record of one event. Every record has a driver's event of its own, so that waiting for an old record never waits
-/// for a newer one.
-#[derive(Debug)]
-pub struct RealEvent {
-    pub handle: Handle,
-    timing: bool,
-    pool: EventPool,
-}
-
-impl RealEvent {
-    pub fn context(&self) -> Handle {
-        self.pool.context
-    }
-}
-
-impl Drop for RealEvent {
-    fn drop(&mut self) {
-        self.pool.free.borrow_mut()[usize::from(self.timing)].push(self.handle);
     }
 }
 
@@ -284,41 +239,4 @@ pub struct Graph {
     pub context: u64,
     pub made: Arc<GraphBuild>,
     pub executable: Handle,
-}
-
-/// Memory that a device's driver takes by itself, charged before the driver is called.
-#[derive(Debug, Clone, Copy)]
-pub struct Taken {
-    pub device: u32,
-    pub bytes: u64,
-}
-
-/// A module of the driver, for jobs that may run while another job wants to unload it.
-#[derive(Debug)]
-pub struct LoadedModule {
-    pub handle: Handle,
-    pub taken: Taken,
-    unloaded: RwLock<bool>,
-}
-
-impl LoadedModule {
-    pub fn new(handle: Handle, taken: Taken) -> Arc<Self> {
-        Arc::new(LoadedModule { handle, taken, unloaded: RwLock::new(false) })
-    }
-
-    /// Runs `job` while the module stays loaded.
-    ///
-    /// # Errors
-    /// `INVALID_HANDLE` if it was unloaded; otherwise that of `job`.
-    pub fn with<T>(&self, job: impl FnOnce() -> Result<T>) -> Result<T> {
-        let unloaded = self.unloaded.read().unwrap_or_else(PoisonError::into_inner);
-        if *unloaded { Err(CUDA_ERROR_INVALID_HANDLE) } else { job() }
-    }
-
-    /// # Errors
-    /// The driver's.
-    pub fn unload(&self, driver: &Driver) -> Result<()> {
-        *self.unloaded.write().unwrap_or_else(PoisonError::into_inner) = true;
-        driver.module_unload(self.handle)
-    }
 }

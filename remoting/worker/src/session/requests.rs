@@ -4,10 +4,9 @@ use crate::code::images::Hash;
 use crate::driver::{Code, Result};
 use crate::order::pending::Described;
 use crate::order::shared_events::Page;
+use crate::packets::{Request, Token};
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use protocol::{ContextCreate, EventImport, ModuleLoad, SlabImport};
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -17,148 +16,6 @@ pub struct Stats {
     pub commands: u64,
     pub launches: u64,
     pub bytes_in: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(tag = "op", rename_all = "lowercase")]
-pub enum Request {
-    Ready,
-    Grant {
-        id: u64,
-        device: u32,
-        least: u64,
-        want: u64,
-        /// For slabs, and not for memory that the driver takes by itself.
-        maps: bool,
-    },
-    /// So much will be returned, when it has been overwritten. `offers`: for a short time it waits for a process that
-    /// wants some of it.
-    Leaving {
-        device: u32,
-        size: u64,
-        offers: bool,
-    },
-    Return {
-        device: u32,
-        size: u64,
-    },
-    /// All that the client had sent when the appliance asked is reported.
-    Settled {
-        id: u64,
-    },
-    /// The session is over: its grant is free when this process has ended. `offers`: for a short time it waits for a
-    /// process that wants some of its memory.
-    Ending {
-        offers: bool,
-    },
-    /// With a descriptor: memory for the process that asked for it. `zeroed`: it has been overwritten.
-    HandOn {
-        device: u32,
-        size: u64,
-        zeroed: bool,
-    },
-    Memory {
-        id: u64,
-        device: u32,
-    },
-    Stats {
-        commands: u64,
-        launches: u64,
-        bytes_in: u64,
-        bytes_out: u64,
-    },
-    /// The client's connection broke, or there is a new one.
-    Connection {
-        connected: bool,
-        /// The client closed it: it is on this machine, or its process has ended.
-        closed: bool,
-    },
-    Unhealthy {
-        device: u32,
-        code: Code,
-        message: String,
-    },
-    /// With a descriptor: other sessions of the lease may import it. Without a size it is an event.
-    Export {
-        id: u64,
-        device: u32,
-        size: u64,
-    },
-    Import {
-        id: u64,
-        token: Token,
-    },
-    /// An export or import is no longer used. For memory the answer says whether another process has it.
-    Release {
-        token: Token,
-    },
-    /// No process has this memory any more.
-    Freed {
-        token: Token,
-    },
-    /// Asks for the image that has this hash, in hexadecimal digits.
-    Code {
-        id: u64,
-        hash: String,
-    },
-    /// With a descriptor: a pipe from which this image of `size` bytes can be read, for later sessions of the tenant.
-    Offer {
-        hash: String,
-        size: usize,
-    },
-    Log {
-        line: String,
-    },
-    /// Memory goes back to the driver with the tenant's bytes: it could not be overwritten.
-    Left {
-        size: u64,
-    },
-    /// Number of bytes in the image; and by device, the bytes that are still taken by the driver itself.
-    Suspended {
-        bytes: u64,
-        kept: Vec<u64>,
-    },
-    /// The session continues as it was.
-    NotSuspended {
-        reason: String,
-    },
-    Resumed,
-    /// The session is suspended as it was.
-    NotResumed {
-        reason: String,
-    },
-    /// The worker at the other end already has so many bytes of its memory.
-    Ahead {
-        bytes: u64,
-    },
-    /// The worker at the other end has the session; so many bytes of its memory were sent, including those sent ahead.
-    Moved {
-        bytes: u64,
-    },
-    /// The session continues here as it was.
-    NotMoved {
-        reason: String,
-    },
-    /// All of a session that was moved here has arrived.
-    Adopted,
-}
-
-/// The appliance's name for an export.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Token(pub [u8; 16]);
-
-impl Serialize for Token {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{:032x}", u128::from_be_bytes(self.0)))
-    }
-}
-
-impl<'de> Deserialize<'de> for Token {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Token, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let number = u128::from_str_radix(&text, 16).map_err(D::Error::custom)?;
-        Ok(Token(number.to_be_bytes()))
-    }
 }
 
 /// The command that waits for the answer to an `Export` or `Import`.
@@ -292,7 +149,7 @@ impl Requests {
 
     /// Offers an image of this many bytes, which can be read from the pipe.
     pub fn offer(&mut self, hash: &Hash, size: usize, pipe: OwnedFd) {
-        self.queue.push_back((Request::Offer { hash: digits(hash), size }, Some(pipe)));
+        self.queue.push_back((Request::Offer { hash: digits(hash), size: size as u64 }, Some(pipe)));
     }
 
     /// Returns the requester of this grant, and the device.

@@ -2,20 +2,18 @@
 
 use crate::io::connection::{Connection, Taken};
 use crate::io::frames::FrameReader;
+use crate::io::packets::receive_packet;
 use crate::memory::heirs::OFFER;
+use crate::packets::Request;
 use crate::session::commands::Session;
-use crate::session::requests::Request;
-use crate::turns::taking::Turns;
+use crate::turns::asking::Turns;
 use carrier::Spin;
 use driverapi::errors::*;
 use protocol::{Acknowledge, Adopt, Message, Probe};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
-    recvmsg, sendmsg,
-};
-use std::io::{self, IoSlice, IoSliceMut};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -26,7 +24,7 @@ const FRAMES_PER_TURN: usize = 256;
 const MOST_UNREAD: usize = 64 << 20;
 /// A client that has read more than this without an acknowledgement does not keep to the rules: copies wait for
 /// page-locked memory before there is so much of them, and every command acknowledges the answers before it.
-const MOST_UNACKNOWLEDGED: usize = crate::copying::staging::LIMIT + (64 << 20);
+const MOST_UNACKNOWLEDGED: usize = crate::driver::staging::LIMIT + (64 << 20);
 const PACKET: usize = 64 << 10;
 const STATS_EVERY: Duration = Duration::from_secs(1);
 const WINDOW_EVERY: Duration = Duration::from_secs(1);
@@ -106,23 +104,6 @@ fn receive_descriptor(data: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
         return Ok(None);
     }
     descriptor.map(Some).ok_or_else(|| io::Error::other("the gateway passed a packet without a connection"))
-}
-
-/// Returns the length of the next packet, and the descriptor that came with it.
-pub fn receive_packet(
-    socket: BorrowedFd<'_>,
-    packet: &mut [u8],
-    flags: RecvFlags,
-) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = flags | RecvFlags::CMSG_CLOEXEC;
-    let message = recvmsg(socket, &mut [IoSliceMut::new(packet)], &mut ancillary, flags)?;
-    let mut descriptors = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    Ok((message.bytes, descriptors.next()))
 }
 
 /// Reports to the appliance that a connection may come.

@@ -1,9 +1,9 @@
-//! A worker's turns at the GPUs of its lease, and its launches in them. Pure; `taking` has the session's side, and
-//! `server` the socket.
+//! A worker's turns at the GPUs of its lease, and its launches in them. Pure; `asking` has the socket, and
+//! `order::turns` the session's side.
 
 use super::estimates::Estimates;
-use super::{Said, Told};
 use crate::driver::Handle;
+use crate::packets::{Said, Told};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,7 @@
 
 use super::client::{Client, Link, encode};
 use protocol::{ACKNOWLEDGE_BYTES, Acknowledge, Header, Message};
-use remotegpu_worker::session::server::receive_packet;
+use remotegpu_worker::io::packets::receive_packet;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,

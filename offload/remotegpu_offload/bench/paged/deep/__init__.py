@@ -1,5 +1,5 @@
 """A subpackage of `paged`, and one of its eleven modules.
 
-Each module has a number, which the modules above add up. Only `paged` imports them, and they import nothing outside of
-this folder.
+Each module holds a number, and its importers add the numbers up. Only `paged` imports the modules, and they import
+nothing outside of this folder.
 """

@@ -1,4 +1,4 @@
-"""One of the modules."""
+"""A module of the benchmark: sums the numbers of three others."""
 
 from . import five, four, six
 

@@ -1,3 +1,3 @@
-"""One of the modules."""
+"""A module of the benchmark: holds a number."""
 
 VALUE = 2

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::grid;
 use super::lower::{Index, Lowered, Refuse, lower};
+use super::names::{Linker, Symbol};
 use super::pool::PoolBuilder;
 use super::shared::{SharedLayout, parameter_layout};
 use crate::engine::code::{Code, FunctionInfo, Inst, Pool, Target};
@@ -17,15 +18,6 @@ use driverapi::registers::MAX_THREADS;
 
 /// The most shared memory a block may have.
 pub const MAX_SHARED: u32 = 227 << 10;
-
-/// The object that a name stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Symbol {
-    Global(u32),
-    Function(u32),
-    Shared(u32),
-    DynamicShared,
-}
 
 /// The initialiser of a global with its addresses resolved.
 #[derive(Debug, Clone, Default)]
@@ -54,41 +46,8 @@ pub struct Linked {
     pub contents: Vec<Contents>,
 }
 
-/// The names of all units.
-pub struct Linker<'a> {
-    units: Vec<HashMap<&'a str, Symbol>>,
-    external: HashMap<&'a str, Symbol>,
-    pub shared: SharedLayout<'a>,
-}
-
 fn invalid<T>(log: String) -> Result<T, CompileError> {
     Err(CompileError { code: 218, log })
-}
-
-impl<'a> Linker<'a> {
-    pub fn resolve(&self, unit: usize, name: &str) -> Option<Symbol> {
-        self.units[unit].get(name).or_else(|| self.external.get(name)).copied()
-    }
-
-    fn define(&mut self, unit: usize, name: &'a str, linkage: Linkage, symbol: Symbol) -> Result<(), CompileError> {
-        if linkage == Linkage::Internal {
-            self.units[unit].insert(name, symbol);
-            return Ok(());
-        }
-        match self.external.entry(name) {
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(symbol);
-            }
-            std::collections::hash_map::Entry::Occupied(mut entry) => match linkage {
-                Linkage::Weak | Linkage::Common => {}
-                // A strong definition replaces a weak one; two strong ones were refused before.
-                _ => {
-                    entry.insert(symbol);
-                }
-            },
-        }
-        Ok(())
-    }
 }
 
 struct FunctionRef<'m, 'a> {

@@ -1,6 +1,6 @@
 //! From syntax trees to decoded code: linking, decoding, register allocation, layout.
 //!
-//! `link` begins: it parses the units, links their names, and has `lower` translate each function, for which `decode`
+//! `link` begins: it parses the units, links their `names`, and has `lower` translate each function, for which `decode`
 //! makes the instructions, `flow` orders the blocks and `allocate` chooses the registers. `shared` and `pool` place
 //! variables and constants. Called by `program`. It runs nothing: it only names the handlers of `exec`.
 
@@ -10,6 +10,7 @@ mod flow;
 mod grid;
 mod link;
 mod lower;
+mod names;
 mod pool;
 mod shared;
 

@@ -1,5 +1,7 @@
 //! Barriers of a block (ISA 9.7.13.1): counted per thread, so that divergent and early-exited lanes are right.
 
+use super::arrivals::Barrier;
+pub use super::arrivals::CLUSTER;
 use super::lanes::{ALL, LANES};
 use super::warp::{Wait, Warp};
 use super::{Block, Handler};
@@ -14,40 +16,6 @@ pub mod kind {
     pub const OR: u32 = 4;
     /// `barrier.cluster.wait`: at a barrier that programs cannot name.
     pub const CLUSTER: u32 = 5;
-}
-
-/// The barriers that programs name, and that of the cluster.
-pub const BARRIERS: usize = 17;
-pub const CLUSTER: usize = 16;
-
-#[derive(Default)]
-pub struct Barrier {
-    /// The lanes that arrived, per warp.
-    arrived: Vec<u32>,
-    /// The lanes for which `bar.red`'s predicate held, per warp.
-    truths: Vec<u32>,
-    /// The number of threads given at arrival; 0 means all of the block.
-    expected: u32,
-}
-
-impl Barrier {
-    fn arrive(&mut self, warp: usize, warps: usize, mask: u32, truth: u32, expected: u32) {
-        self.arrived.resize(warps, 0);
-        self.truths.resize(warps, 0);
-        self.arrived[warp] |= mask;
-        self.truths[warp] |= mask & truth;
-        self.expected = expected;
-    }
-
-    pub fn reset(&mut self) {
-        self.arrived.clear();
-        self.truths.clear();
-        self.expected = 0;
-    }
-
-    fn is_open(&self) -> bool {
-        self.arrived.iter().all(|&mask| mask == 0)
-    }
 }
 
 impl Block<'_> {

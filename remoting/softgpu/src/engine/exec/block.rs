@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::barrier::{BARRIERS, Barrier};
+use super::arrivals::{BARRIERS, Barrier};
+use super::in_step::Lockstep;
 use super::lanes::{ALL, LANES, Lane, Slot, blend};
-use super::lockstep::Lockstep;
 use super::registers::Registers;
 use super::warp::{Wait, Warp};
 use crate::engine::code::{CONST, Code, Inst, NONE, NOT, Step};

@@ -60,7 +60,8 @@ fn rows_baseline<H: Handler>(block: &mut Block, inst: &Inst) -> Step {
 mod x86 {
     use std::sync::LazyLock;
 
-    use super::{Block, Handler, Inst, Step};
+    use super::{Block, Handler};
+    use crate::engine::code::{Inst, Step};
 
     pub enum Width {
         Bits512,

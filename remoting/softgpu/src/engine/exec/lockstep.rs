@@ -6,32 +6,11 @@
 //! are found together.
 
 use super::affine::{Affine, Last};
+use super::in_step::Held;
 use super::lanes::{ALL, LANES, Lane};
 use super::registers::Rows;
-use super::warp::Frame;
 use super::{Block, Turn};
 use crate::engine::code::{CONST, Inst, NONE, NOT, Step};
-
-/// How a register's value is held.
-#[derive(Debug, Clone, Copy, Default)]
-enum Held {
-    /// Lane by lane.
-    #[default]
-    Lanes,
-    Word(Affine),
-    Double(Affine),
-}
-
-/// The state of a block in step. Its warps' own pcs are stale meanwhile.
-#[derive(Default)]
-pub struct Lockstep {
-    pub active: bool,
-    pub pc: u32,
-    pub frame: Frame,
-    held: Vec<Held>,
-    /// Backward branches left in this turn.
-    budget: u32,
-}
 
 impl Block<'_> {
     /// The last thread of a block, and the last of the blocks that run in step.

@@ -1,12 +1,14 @@
 //! The interpreter: blocks, warps of 32 lanes, groups of lanes that share a pc, and a handler per instruction form.
 //!
-//! `block`, `warp`, `lockstep`, `registers` and `lanes` are the machine, and `handler` is the interface of the
-//! handlers. Handlers have one file for each kind of instruction, like the sections of the PTX ISA, so there are more
-//! than twenty. `engine::launch` runs blocks, and `compile` names handlers. It sees decoded code only, no PTX text, and
-//! reaches memory only through addresses that were checked.
+//! `block`, `warp`, `lockstep`, `registers` and `lanes` are the machine (its state in step is in `in_step`, that of
+//! barriers in `arrivals`), and `handler` is the interface of the handlers. Handlers have one file for each kind of
+//! instruction, like the sections of the PTX ISA, so there are more than twenty. `engine::launch` runs blocks, and
+//! `compile` names handlers. It sees decoded code only, no PTX text, and reaches memory only through addresses that
+//! were checked.
 
 mod address;
 mod affine;
+mod arrivals;
 pub mod atomics;
 pub mod barrier;
 mod block;
@@ -20,6 +22,7 @@ mod gather;
 pub mod half;
 mod handler;
 mod host;
+mod in_step;
 pub mod int;
 mod lanes;
 mod local;

@@ -1,6 +1,11 @@
 //! Tokens of PTX (ISA 4.2 to 4.5).
 
-use super::SyntaxError;
+/// The line at which the text stopped making sense, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyntaxError {
+    pub line: usize,
+    pub message: String,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Token<'a> {

@@ -10,12 +10,6 @@ mod lexer;
 mod module;
 mod types;
 
+pub use lexer::SyntaxError;
 pub use module::parse;
 pub use types::Ty;
-
-/// The line at which the text stopped making sense, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SyntaxError {
-    pub line: usize,
-    pub message: String,
-}

@@ -3,9 +3,9 @@
 //! They are read on the streams that carry the client's changes, so that no work of the program delays them. One
 //! reading serves all messages that waited when it began; later messages wait for the next one.
 
+use super::known::{Mirror, Reading, Then, Told, between};
 use super::plan::{self, Window};
-use super::{Mirror, Reading, Then, Told, between};
-use crate::copying::staging::Buffer;
+use crate::driver::staging::Buffer;
 use crate::driver::{Code, Result};
 use crate::io::frames::Payload;
 use crate::order::command::{Command, Frame};

@@ -1,7 +1,7 @@
 //! `atom` and `red`.
 
 use super::memory::{ignore_hints, space_of};
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::{Exec, Inst};
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::atomics::{Atomic, Op};

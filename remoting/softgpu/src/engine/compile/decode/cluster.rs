@@ -1,6 +1,6 @@
 //! Clusters, which are of one block, and dependent grids, which start when the one before is done.
 
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::Inst;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::barrier::{Bar, CLUSTER, kind};

@@ -1,6 +1,6 @@
 //! `setp`, `set` and `testp`.
 
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::{Exec, Inst, NONE};
 use crate::engine::compile::lower::{Lower, Lowering, double, refuse};
 use crate::engine::exec::exec;

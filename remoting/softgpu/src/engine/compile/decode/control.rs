@@ -1,10 +1,10 @@
 //! Branches, calls, returns.
 
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::{CallSite, Callee, Inst};
 use crate::engine::compile::flow::Flow;
-use crate::engine::compile::link::Symbol;
 use crate::engine::compile::lower::{Lower, Lowering, Place, refuse};
+use crate::engine::compile::names::Symbol;
 use crate::engine::exec::control::{Branch, BranchIndexed, Call, Exit, NoMulticast, Nop, Ret, Sleep, Trap};
 use crate::engine::exec::exec;
 use crate::engine::exec::syscall::function::MALLOC;

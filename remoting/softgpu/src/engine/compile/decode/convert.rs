@@ -1,6 +1,6 @@
 //! `cvt` and `cvt.pack`-like forms.
 
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::{Exec, Inst, NONE};
 use crate::engine::compile::allocate::Class;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};

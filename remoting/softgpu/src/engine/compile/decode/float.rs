@@ -1,6 +1,6 @@
 //! f32 and f64 arithmetic. `.ftz` becomes flushes around the operation, `.sat` a clamp behind it.
 
-use super::{Mods, emit, last_type, operand, set_source};
+use super::statement::{Mods, emit, last_type, operand, set_source};
 use crate::engine::code::{Exec, Inst};
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::exec;

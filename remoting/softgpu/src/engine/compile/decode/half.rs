@@ -1,6 +1,6 @@
 //! 16-bit float arithmetic.
 
-use super::{Mods, last_type, operand, set_source};
+use super::statement::{Mods, last_type, operand, set_source};
 use crate::engine::code::Inst;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::convert::{Bf16ToF32, F16ToF32};

@@ -1,6 +1,6 @@
 //! Integer arithmetic, logic, shifts and bit fields.
 
-use super::{Mods, emit, operand, wider};
+use super::statement::{Mods, emit, operand, wider};
 use crate::engine::code::{Exec, Inst};
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::exec;
@@ -262,7 +262,7 @@ fn word_only<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) 
             let mut inst = Inst { d, imm: table, ..Inst::new(exec::<Lop3Table>()) };
             for index in 0..3 {
                 let source = lower.src(operand(instr, index + 1)?, word)?;
-                super::set_source(&mut inst, index, source);
+                super::statement::set_source(&mut inst, index, source);
             }
             lower.emit(inst);
             Ok(())

@@ -1,7 +1,7 @@
 //! Matrix instructions.
 
 use super::memory::space_of;
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::Inst;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::exec;

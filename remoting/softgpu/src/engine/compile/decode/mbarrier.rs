@@ -1,7 +1,7 @@
 //! `mbarrier` and the bulk copies that report to one. All of them are of one block: a cluster has no other.
 
 use super::memory::{ignore_hints, space_of};
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::{Inst, NONE};
 use crate::engine::compile::allocate::Class;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};

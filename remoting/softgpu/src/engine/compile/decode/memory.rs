@@ -1,6 +1,6 @@
 //! Loads, stores, asynchronous copies, fences and cache hints.
 
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::{Inst, NONE};
 use crate::engine::compile::allocate::Class;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};

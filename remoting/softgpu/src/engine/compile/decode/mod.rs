@@ -1,8 +1,8 @@
 //! From an opcode with its modifiers to an instruction. Every modifier must be understood: one that is left over makes
 //! the form unsupported, so that nothing is silently ignored.
 //!
-//! There is one file for each kind of instruction. Called by `lower`. An instruction names its handler of `exec`;
-//! nothing is executed here.
+//! There is one file for each kind of instruction, and `statement` takes a statement apart for them. Called by `lower`.
+//! An instruction names its handler of `exec`; nothing is executed here.
 
 mod atomic;
 mod cluster;
@@ -17,6 +17,7 @@ mod mbarrier;
 mod memory;
 mod moves;
 mod pairs;
+mod statement;
 mod textures;
 mod video;
 mod warp;
@@ -24,69 +25,8 @@ mod wide;
 mod wmma;
 
 use super::lower::{Lower, Lowering, refuse};
-use crate::engine::code::{Exec, Inst};
-use crate::engine::ptx::Ty;
-use crate::engine::ptx::ast::{Instr, Operand};
-
-/// The modifiers of an instruction that have not been understood yet.
-pub struct Mods<'i> {
-    parts: &'i [&'i str],
-    used: u64,
-}
-
-impl<'i> Mods<'i> {
-    fn new(parts: &'i [&'i str]) -> Self {
-        Mods { parts, used: 0 }
-    }
-
-    fn unused(&self) -> impl Iterator<Item = (usize, &'i str)> + '_ {
-        self.parts.iter().copied().enumerate().filter(|(at, _)| *at >= 64 || self.used >> at & 1 == 0)
-    }
-
-    /// Takes a modifier if it is there.
-    pub fn has(&mut self, name: &str) -> bool {
-        let found = self.unused().find(|(at, part)| *at < 64 && *part == name).map(|(at, _)| at);
-        if let Some(at) = found {
-            self.used |= 1 << at;
-        }
-        found.is_some()
-    }
-
-    /// Takes the first of some modifiers; its index.
-    pub fn one_of(&mut self, names: &[&str]) -> Option<usize> {
-        names.iter().position(|name| self.has(name))
-    }
-
-    /// Takes the next type.
-    pub fn ty(&mut self) -> Lowering<Ty> {
-        let found = self.unused().find_map(|(at, part)| Ty::parse(part).filter(|_| at < 64).map(|ty| (at, ty)));
-        let Some((at, ty)) = found else { return refuse("a type is missing") };
-        self.used |= 1 << at;
-        Ok(ty)
-    }
-
-    /// Drops modifiers that only advise.
-    pub fn ignore(&mut self, names: &[&str]) {
-        for name in names {
-            while self.has(name) {}
-        }
-    }
-
-    pub fn ignore_prefix(&mut self, prefix: &str) {
-        for at in 0..self.parts.len().min(64) {
-            if self.parts[at].starts_with(prefix) {
-                self.used |= 1 << at;
-            }
-        }
-    }
-
-    fn finish(&self) -> Lowering {
-        match self.unused().next() {
-            Some((_, part)) => refuse(format!("modifier .{part} is not supported")),
-            None => Ok(()),
-        }
-    }
-}
+use crate::engine::ptx::ast::Instr;
+use statement::Mods;
 
 /// Decodes one statement.
 pub fn instruction<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>) -> Lowering {
@@ -110,53 +50,4 @@ pub fn instruction<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>) -> Lowering
         || matrix::decode(lower, instr, mods)?
         || wmma::decode(lower, instr, mods)?;
     if known { mods.finish() } else { refuse("the instruction is not supported") }
-}
-
-/// The last type among the modifiers: the one that tells integer forms from float forms.
-pub fn last_type(instr: &Instr) -> Option<Ty> {
-    instr.mods.iter().rev().find_map(|part| Ty::parse(part))
-}
-
-/// Operand `index`, which must be there.
-pub fn operand<'i, 'a>(instr: &'i Instr<'a>, index: usize) -> Lowering<&'i Operand<'a>> {
-    match instr.operands.get(index) {
-        Some(operand) => Ok(operand),
-        None => refuse("an operand is missing"),
-    }
-}
-
-/// Emits `d = exec(sources...)`, each operand with its type.
-pub fn emit<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, exec: Exec, result: Ty, sources: &[Ty]) -> Lowering {
-    if instr.operands.len() != sources.len() + 1 {
-        return refuse("the number of operands is wrong");
-    }
-    let d = lower.dst(operand(instr, 0)?, result)?;
-    let mut inst = Inst { d, ..Inst::new(exec) };
-    for (index, &ty) in sources.iter().enumerate() {
-        let source = lower.src(operand(instr, index + 1)?, ty)?;
-        set_source(&mut inst, index, source);
-    }
-    lower.emit(inst);
-    Ok(())
-}
-
-/// Sets source `index` of an instruction.
-pub fn set_source(inst: &mut Inst, index: usize, source: u32) {
-    match index {
-        0 => inst.a = source,
-        1 => inst.b = source,
-        2 => inst.c = source,
-        _ => inst.e = source,
-    }
-}
-
-/// The type of the same kind that is twice as wide.
-pub fn wider(ty: Ty) -> Lowering<Ty> {
-    Ok(match ty {
-        Ty::U16 => Ty::U32,
-        Ty::S16 => Ty::S32,
-        Ty::U32 => Ty::U64,
-        Ty::S32 => Ty::S64,
-        _ => return refuse("the type has no wider one"),
-    })
 }

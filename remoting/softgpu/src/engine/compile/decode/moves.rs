@@ -1,6 +1,6 @@
 //! `mov`, `cvta`, `selp`, `slct`, `isspacep`.
 
-use super::{Mods, emit, operand};
+use super::statement::{Mods, emit, operand};
 use crate::engine::code::{Inst, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::engine::compile::lower::{Lower, Lowering, double, refuse};
 use crate::engine::exec::exec;

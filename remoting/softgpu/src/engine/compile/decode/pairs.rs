@@ -1,7 +1,7 @@
 //! `.f32x2` arithmetic.
 
 use super::float::rounding;
-use super::{Mods, operand, set_source};
+use super::statement::{Mods, operand, set_source};
 use crate::engine::code::Inst;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::exec;

@@ -1,6 +1,6 @@
 //! Textures and surfaces, named by handles in registers. References by name, mipmaps and cubemaps are not executed.
 
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::{Inst, List};
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::exec;

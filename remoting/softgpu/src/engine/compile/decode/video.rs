@@ -1,6 +1,6 @@
 //! Video instructions: names and selectors of parts.
 
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::Inst;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::exec;

@@ -1,6 +1,6 @@
 //! Operations between lanes, and barriers.
 
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::{Inst, NONE};
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::barrier::{Bar, kind};

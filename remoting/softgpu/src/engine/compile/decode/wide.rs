@@ -1,7 +1,7 @@
 //! `.b128` (ISA 5.2.1): `mov`, `ld`, `ldu`, `st`, `atom.exch` and `atom.cas`. A register of 128 bits is two of 64.
 
 use super::memory::{ignore_hints, ordering, space_of};
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::{Exec, Inst, NONE};
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::atomics::{AtomicWide, Op};

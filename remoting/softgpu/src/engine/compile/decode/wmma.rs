@@ -1,7 +1,7 @@
 //! `wmma`: matrices of a warp in fragments that only these instructions know.
 
 use super::matrix::{multiply_f64, sources, targets};
-use super::{Mods, operand};
+use super::statement::{Mods, operand};
 use crate::engine::code::Inst;
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::exec::exec;

@@ -1,8 +1,9 @@
 //! Operands: registers, constants, addresses.
 
-use super::{Class, Lower, Lowering, Place, class, double, refuse};
+use super::builder::{Lower, Lowering, Place, class, double, refuse};
 use crate::engine::code::{Inst, List, NONE, NOT, Target};
-use crate::engine::compile::link::Symbol;
+use crate::engine::compile::allocate::Class;
+use crate::engine::compile::names::Symbol;
 use crate::engine::exec::memory::space;
 use crate::engine::exec::special::{DynamicSharedAddress, LocalAddress, ReadSpecial, Special};
 use crate::engine::exec::{exec, int, ops};

@@ -1,0 +1,43 @@
+//! The stream that a handle names, for calls that exist once for each default stream.
+
+use super::handles::id;
+use crate::driver::{self, driver};
+use crate::ffi::R;
+use crate::streams::stream::Stream;
+use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+use driverapi::errors::*;
+use driverapi::types::CUstream;
+use std::ptr;
+
+/// The meaning of a null stream.
+#[derive(Clone, Copy)]
+pub enum DefaultStream {
+    Legacy,
+    PerThread,
+}
+
+impl DefaultStream {
+    /// The stream a handle names, for work in its context.
+    pub fn resolve(self, handle: CUstream) -> R<Stream> {
+        let stream = self.resolve_even_if_faulted(handle)?;
+        stream.context.check()?;
+        Ok(stream)
+    }
+
+    /// The stream a handle names, even in a context that has faulted. A default stream is the current context's; any
+    /// other one says itself where it is, and the calling thread needs no context.
+    pub fn resolve_even_if_faulted(self, handle: CUstream) -> R<Stream> {
+        let current = driver::current_even_if_faulted;
+        match (handle, self) {
+            (CU_STREAM_LEGACY, _) => Ok(Stream::legacy(current()?)),
+            (CU_STREAM_PER_THREAD, _) => Ok(Stream::per_thread(current()?)),
+            (handle, DefaultStream::Legacy) if handle.is_null() => Ok(Stream::legacy(current()?)),
+            (handle, DefaultStream::PerThread) if handle.is_null() => Ok(Stream::per_thread(current()?)),
+            (handle, _) => Ok((*driver()?.streams.get(id(handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?).clone()),
+        }
+    }
+
+    pub fn stream(self) -> R<Stream> {
+        self.resolve(ptr::null_mut())
+    }
+}

@@ -1,0 +1,34 @@
+//! The conditions that programs make, and the nodes of them.
+
+use super::state::Driver;
+use crate::ffi::R;
+use crate::memory::allocations::Kind;
+use crate::streams::context::Context;
+use crate::work::{Condition, Conditional};
+use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
+use std::sync::Arc;
+
+impl Driver {
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not a graph's, `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub fn create_condition(&self, graph: usize, context: Arc<Context>, default: Option<u32>) -> R<u64> {
+        self.graphs.graph(graph)?;
+        let size = size_of::<u32>() as u64;
+        let address = self.memory.allocate(size, Kind::Globals, context.device.ordinal, context.id)?.base;
+        let condition = Condition { address, context, graph, default, is_null: self.model().null };
+        condition.assign_default();
+        self.conditions.insert(address as usize, Arc::new(condition));
+        Ok(address)
+    }
+
+    /// Makes a node for a graph; the graphs that it chooses from are still empty.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not of this graph, or a number of graphs that the kind cannot
+    /// have.
+    pub fn conditional(&self, graph: usize, handle: u64, kind: u32, size: u32) -> R<Conditional> {
+        let condition = self.conditions.get(handle as usize).filter(|condition| condition.graph == graph);
+        let condition = condition.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        Conditional::new(&self.graphs, condition, kind, size)
+    }
+}

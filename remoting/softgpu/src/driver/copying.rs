@@ -1,0 +1,126 @@
+//! When copies and fills happen.
+
+use super::performing::How;
+use super::state::Driver;
+use crate::ffi::R;
+use crate::memory::copy::{Copy, End, Extent, Fill, Found, Place, locate};
+use crate::streams::stream::Stream;
+use crate::work::Work;
+use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
+use std::time::Duration;
+
+/// Whether the program waits for a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Sync,
+    Async,
+}
+
+/// The longest range that a null GPU keeps of its own writes, by a fill or from device memory to device memory. Longer
+/// ranges are forgotten instead: they read as zeros, and cost no memory of the machine.
+const KEPT_BY_NULL: u64 = 1 << 20;
+/// The least bytes of a fill with zeros that leaves unwritten pages to the system: a worker zeroes all new memory, and
+/// overwrites what a process had before the next one gets it, which then takes some milliseconds, as on a GPU.
+const MANY_ZEROS: u64 = 64 << 20;
+
+impl Driver {
+    /// Whether this is a null GPU that should not hold so many bytes of its own making.
+    fn forgets(&self, bytes: Option<u64>) -> bool {
+        self.model().null && bytes.is_none_or(|bytes| bytes > KEPT_BY_NULL)
+    }
+
+    /// Whether a copy of a graph forgets what its target held, as on a null GPU.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for addresses that a copy may not have.
+    pub fn check_copy(&self, copy: &Copy) -> R<bool> {
+        if copy.extent.is_empty() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let dst = locate(&self.memory, &copy.dst, copy.extent)?;
+        let src = locate(&self.memory, &copy.src, copy.extent)?;
+        Ok(dst == Found::Device && src == Found::Device && self.forgets(copy.extent.bytes()))
+    }
+
+    /// Returns a fill as this GPU does it.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_VALUE` for addresses that a fill may not have.
+    pub fn check_fill(&self, fill: Fill) -> R<Fill> {
+        Ok(self.locate_fill(fill)?.0)
+    }
+
+    fn locate_fill(&self, fill: Fill) -> R<(Fill, Found)> {
+        let Fill { address, pitch, pattern, width, height, .. } = fill;
+        let bytes = width.checked_mul(pattern.size()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let extent = Extent { width: bytes, height, depth: 1 };
+        let found = locate(&self.memory, &End { pitch, ..End::line(Place::Device, address) }, extent)?;
+        if !address.is_multiple_of(pattern.size()) || height > 1 && !pitch.is_multiple_of(pattern.size()) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let clears = found == Found::Device && height == 1 && pattern.is_zero() && bytes >= MANY_ZEROS;
+        Ok((Fill { forgets: self.forgets(extent.bytes()), clears, ..fill }, found))
+    }
+
+    pub fn copy(&self, copy: Copy, mode: Mode, stream: &Stream) -> R {
+        if copy.extent.is_empty() {
+            return Ok(());
+        }
+        let dst = locate(&self.memory, &copy.dst, copy.extent)?;
+        let src = locate(&self.memory, &copy.src, copy.extent)?;
+        let within_device = dst == Found::Device && src == Found::Device;
+        let within_host = dst != Found::Device && src != Found::Device;
+        let forgets = within_device && self.forgets(copy.extent.bytes());
+        if mode == Mode::Sync {
+            self.check_waiting_call(stream)?;
+        } else if self.capture(stream, || Work::Copy { copy, forgets })? {
+            return Ok(());
+        }
+        // Copies of host memory are complete when they return, also where the address turns out to be a device's.
+        let as_host = [copy.dst.place, copy.src.place].contains(&Place::Host);
+        if dst == Found::Pageable || within_host || mode == Mode::Sync && (!within_device || as_host) {
+            return stream.run(move || {
+                copy.run(forgets);
+                Ok(())
+            });
+        }
+        if src == Found::Pageable {
+            let (copy, bytes) = copy.stage()?;
+            return stream
+                .start(move || {
+                    copy.execute();
+                    drop(bytes);
+                    Ok(())
+                })
+                .map(drop);
+        }
+        self.perform(Work::Copy { copy, forgets }, How::AtOnce, stream).map(drop)
+    }
+
+    /// Fills rows with a pattern. Page-locked memory is filled when a synchronous call returns, as CUDA documents ("API
+    /// synchronization behavior" of its driver API).
+    pub fn set(&self, fill: Fill, mode: Mode, stream: &Stream) -> R {
+        if fill.width == 0 || fill.height == 0 {
+            return Ok(());
+        }
+        let (fill, found) = self.locate_fill(fill)?;
+        if mode == Mode::Sync {
+            self.check_waiting_call(stream)?;
+        }
+        let waits = Duration::from_micros(self.config.profile.fill_micros);
+        if mode == Mode::Async && !waits.is_zero() {
+            if self.capture(stream, || Work::Fill(fill))? {
+                return Ok(());
+            }
+            let fill = move || {
+                std::thread::sleep(waits);
+                Work::Fill(fill).run()
+            };
+            return stream.enqueue(fill).map(drop);
+        }
+        match (mode, found) {
+            (Mode::Sync, Found::Pinned) => stream.run(move || Work::Fill(fill).run()),
+            _ => self.perform(Work::Fill(fill), How::AtOnce, stream).map(drop),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The mark of threads that run kernels or copies: the handler of memory faults helps only these.
+
+use std::cell::Cell;
+
+thread_local! {
+    static COMPUTES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a part of a kernel, or a copy.
+pub fn computing<T>(job: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            COMPUTES.set(self.0);
+        }
+    }
+    let _before = Before(COMPUTES.replace(true));
+    job()
+}
+
+/// Whether the calling thread computes. A signal handler may ask.
+pub fn computes() -> bool {
+    COMPUTES.get()
+}

@@ -1,0 +1,35 @@
+//! The threads that have arrived at a barrier.
+
+/// The barriers that programs name, and that of the cluster.
+pub const BARRIERS: usize = 17;
+pub const CLUSTER: usize = 16;
+
+#[derive(Default)]
+pub struct Barrier {
+    /// The lanes that arrived, per warp.
+    pub arrived: Vec<u32>,
+    /// The lanes for which `bar.red`'s predicate held, per warp.
+    pub truths: Vec<u32>,
+    /// The number of threads given at arrival; 0 means all of the block.
+    pub expected: u32,
+}
+
+impl Barrier {
+    pub fn arrive(&mut self, warp: usize, warps: usize, mask: u32, truth: u32, expected: u32) {
+        self.arrived.resize(warps, 0);
+        self.truths.resize(warps, 0);
+        self.arrived[warp] |= mask;
+        self.truths[warp] |= mask & truth;
+        self.expected = expected;
+    }
+
+    pub fn reset(&mut self) {
+        self.arrived.clear();
+        self.truths.clear();
+        self.expected = 0;
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.arrived.iter().all(|&mask| mask == 0)
+    }
+}

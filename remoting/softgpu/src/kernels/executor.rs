@@ -1,0 +1,23 @@
+//! The means to run kernels, which all launches of the process share.
+
+use crate::engine::{Textures, ThreadPool};
+use crate::kernels::rules::Rules;
+use crate::memory::allocations::Memory;
+use std::sync::Arc;
+
+pub struct Executor {
+    /// The most OS threads for a kernel.
+    pub threads: usize,
+    pub workers: ThreadPool,
+    pub textures: Textures,
+    pub memory: Arc<Memory>,
+    /// The rules for what a null GPU writes in place of kernels, if any.
+    pub rules: Option<Rules>,
+}
+
+impl Executor {
+    pub fn new(threads: usize, memory: Arc<Memory>, rules: Option<Rules>) -> Executor {
+        let workers = ThreadPool::new(threads.saturating_sub(1));
+        Executor { threads, workers, textures: Textures::default(), memory, rules }
+    }
+}

@@ -1,0 +1,100 @@
+//! Precopy: a session's memory is sent to its next worker while the session still runs. When it is stopped, only bytes
+//! that changed meanwhile are sent again, so that it is stopped for less time.
+
+use crate::moving::ahead::Ahead;
+use crate::moving::image::{Failed, PIECE, Place};
+use crate::packets::Request;
+use crate::session::commands::Session;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+/// Bytes that are read at a time. Memory that the program gives back is unmapped after the read.
+const BATCH: u64 = 8 * PIECE as u64;
+
+impl Session {
+    /// Sends memory ahead for the appliance, which will soon move the session to the worker at the other end of this
+    /// connection.
+    pub fn send_ahead(&mut self, connection: Option<OwnedFd>) {
+        let begun = connection.ok_or("the appliance gave no connection".into()).and_then(|connection| {
+            let mut ahead = Ahead::new(connection)?;
+            if self.hold.holds() {
+                self.is_ahead(ahead);
+                return Ok(());
+            }
+            self.check_movable()?;
+            self.check_unshared()?;
+            let ground = self.ground()?;
+            let todo = self.places(&ground.slabs).iter().flat_map(parts).collect();
+            self.hold.sends_ahead = true;
+            self.helpers.start(
+                move |_| (ahead.make(ground), ahead),
+                move |session: &mut Session, (made, ahead)| session.sent_ahead(made, ahead, todo),
+            );
+            Ok(())
+        });
+        if let Err(reason) = begun {
+            self.requests.push(Request::NotMoved { reason });
+        }
+    }
+
+    /// Sends the next batch.
+    fn sent_ahead(&mut self, sent: Result<(), Failed>, mut ahead: Ahead, mut todo: VecDeque<Place>) {
+        if let Err(reason) = sent {
+            (self.hold.sends_ahead, self.hold.ahead) = (false, Some(ahead));
+            self.forget_ahead();
+            return self.requests.push(Request::NotMoved { reason });
+        }
+        let batch = self.next_batch(&mut todo);
+        if batch.is_empty() {
+            return self.is_ahead(ahead);
+        }
+        // One thread reads and unmaps, so that nothing is unmapped while it is read; another one waits for the network.
+        self.helpers.start_in_order(
+            move |driver| (ahead.fetch(driver, &batch), ahead),
+            move |session: &mut Session, (fetched, mut ahead)| {
+                session.helpers.start(
+                    // Memory that cannot be read now is sent when the session is stopped.
+                    move |_| (ahead.send(&fetched.unwrap_or_default()), ahead),
+                    move |session: &mut Session, (sent, ahead)| session.sent_ahead(sent, ahead, todo),
+                );
+            },
+        );
+    }
+
+    fn is_ahead(&mut self, ahead: Ahead) {
+        let bytes = ahead.there.copied;
+        (self.hold.sends_ahead, self.hold.ahead) = (false, Some(ahead));
+        self.requests.push(Request::Ahead { bytes });
+    }
+
+    /// Forgets the other worker: the session does not move.
+    pub fn forget_ahead(&mut self) {
+        if let Some(mut ahead) = self.hold.ahead.take().filter(|ahead| ahead.buffers.is_some()) {
+            self.helpers.start(move |driver| ahead.free_buffers(driver), |_: &mut Session, ()| ());
+        }
+    }
+
+    /// Returns the next places to send, of those that are still mapped.
+    fn next_batch(&self, todo: &mut VecDeque<Place>) -> Vec<Place> {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while bytes < BATCH
+            && let Some(place) = todo.pop_front()
+        {
+            if self.memory.is_mapped(place.address, place.size) {
+                bytes += place.size;
+                batch.push(Place { filler: self.filler(place.device), ..place });
+            }
+        }
+        batch
+    }
+}
+
+/// Splits a place so that its pieces are the same as those of the whole.
+fn parts(place: &Place) -> impl Iterator<Item = Place> + use<> {
+    let place = *place;
+    (0..place.size).step_by(BATCH as usize).map(move |from| Place {
+        address: place.address + from,
+        size: (place.size - from).min(BATCH),
+        ..place
+    })
+}
