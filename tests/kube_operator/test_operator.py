@@ -26,6 +26,7 @@ from support.kubelab import (
     Kube,
     Object,
     Operator,
+    RefusedError,
     claim,
     gated_pod,
     node,
@@ -193,6 +194,38 @@ def test_a_pod_whose_claim_is_refused_says_so_and_gets_it_later(kube: Kube, runn
     until(lambda: "ClaimRefused" in reasons(kube, "many"), 20, "the pod is told that it can have no claim")
     kube("DELETE", f"{quotas}/none")
     lifted(kube, "many")
+
+
+def test_a_pod_whose_gate_is_refused_says_so_and_starts_later(kube: Kube, running: Operator) -> None:
+    """A policy refuses updates of pods, as ours does where another webhook changes the pod in the operator's update."""
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["UPDATE"]}
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "!object.metadata.name.startsWith('held')", "message": "not this one"}],
+    }
+    make_pool(kube)
+    stranger = {"containers": [{"name": "main", "image": "none"}]}
+    kube("POST", f"{TEAM}/pods", {"metadata": {"name": "held-too"}, "spec": stranger})
+    kube("POST", policies, {"metadata": {"name": "held"}, "spec": spec})
+    binding = {"policyName": "held", "validationActions": ["Deny"]}
+    kube("POST", f"{policies[:-3]}ybindings", {"metadata": {"name": "held"}, "spec": binding})
+    try:
+        until(lambda: is_refused(kube, f"{TEAM}/pods/held-too"), 30, "the policy is in force")
+        make_pod(kube, "held", 250)
+        until(lambda: "GateRefused" in reasons(kube, "held"), 20, "the pod is told what holds its gate")
+    finally:
+        kube("DELETE", f"{policies[:-3]}ybindings/held")
+        kube("DELETE", f"{policies}/held")
+    lifted(kube, "held")
+
+
+def is_refused(kube: Kube, path: str) -> bool:
+    try:
+        kube.merge(f"{path}?dryRun=All", {"metadata": {"annotations": {"a": "b"}}})
+    except RefusedError:
+        return True
+    return False
 
 
 def test_a_claim_has_the_priority_of_its_class(kube: Kube, running: Operator) -> None:

@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch_bed import __main__ as main
 from torch_bed import deb, fetch, launcher, packages, stub
 from torch_bed.__main__ import LIST
 from torch_bed.packages import Package
@@ -240,3 +242,41 @@ def test_the_launcher_gives_the_loader_the_programs_own_path_first(tmp_path: Pat
         assert said[:2] == ["--argv0", f"{tmp_path}/usr/bin/python3"]
         assert said[3].split(":")[0] == first
         assert said[4:] == [f"{tmp_path}/usr/bin/python3.13", "-c", "print(1)"]
+
+
+def wheel(folder: Path) -> str:
+    """Makes a wheel of cuDNN's name with one library. Returns its SHA-256."""
+    file = folder / "nvidia_cudnn_cu12-9.5.1.17-py3-none-any.whl"
+    info = "nvidia_cudnn_cu12-9.5.1.17.dist-info"
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr(f"nvidia/cudnn/lib/{main.REAL}", "a library")
+        made.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: nvidia-cudnn-cu12\nVersion: 9.5.1.17\n")
+        made.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        made.writestr(f"{info}/RECORD", "")
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_cudnn_is_what_its_sum_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_right: bool
+) -> None:
+    listed = tmp_path / "cudnn.txt"
+    name, option = main.CUDNN.read_text().split()
+    assert option.startswith("--hash=sha256:")
+    listed.write_text(f"{name} --hash=sha256:{wheel(tmp_path) if is_right else option.rpartition(':')[2]}\n")
+    wheel(tmp_path)
+    monkeypatch.setattr(main, "CUDNN", listed)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    final = tmp_path / "bed"
+    final.mkdir()
+    if is_right:
+        main.lay_cudnn(final, real=True)
+        assert (final / "cudnn" / main.REAL).read_text() == "a library"
+    else:
+        with pytest.raises(SystemExit, match="nothing of it was kept"):
+            main.lay_cudnn(final, real=True)
+        assert "DO NOT MATCH THE HASHES" in capfd.readouterr().err
+        assert list((final / "cudnn").iterdir()) == []

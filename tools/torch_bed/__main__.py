@@ -2,9 +2,9 @@
 
 PYTHONPATH=tools python -m torch_bed FOLDER [--cudnn]
 
-The result uses neither the machine's C library nor its Python. packages.txt in this folder lists the packages. The
-mirrors are those of apt's sources, or REMOTEGPU_DEBIAN_MIRROR. After an interruption, the next run continues. `--cudnn`
-also fetches the real cuDNN; otherwise a stub refuses all of torch's calls of cuDNN.
+The result uses neither the machine's C library nor its Python. packages.txt and cudnn.txt in this folder list the
+packages. The mirrors are those of apt's sources, or REMOTEGPU_DEBIAN_MIRROR. After an interruption, the next run
+continues. `--cudnn` also fetches the real cuDNN; otherwise a stub refuses all of torch's calls of cuDNN.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_bed import deb, fetch, launcher, packages, stub
 LIST: Final = Path(__file__).parent / "packages.txt"
 MARK: Final = ".installed"
 UNPACKED_BYTES: Final = 4_200_000_000
-CUDNN: Final = "nvidia-cudnn-cu12==9.5.1.17"
+CUDNN: Final = Path(__file__).parent / "cudnn.txt"
 # A file that only the real cuDNN has.
 REAL: Final = "libcudnn_graph.so.9"
 CUDNN_BYTES: Final = 571_000_000
@@ -121,7 +121,12 @@ def lay_cudnn(final: Path, real: bool) -> None:
     room(place, CUDNN_BYTES + CUDNN_UNPACKED_BYTES)
     with tempfile.TemporaryDirectory(dir=final) as folder:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        subprocess.run([*pip, "--no-cache-dir", "--target", folder, CUDNN], check=True)
+        named = ["--require-hashes", "--requirement", str(CUDNN)]
+        if subprocess.run([*pip, "--no-cache-dir", "--target", folder, *named], check=False).returncode:
+            raise SystemExit(
+                f"pip did not install what {CUDNN.name} names by its SHA-256, as it says above: run it again where the "
+                "index only did not answer; a file with another sum is not that cuDNN, and nothing of it was kept"
+            )
         # The library whose presence shows that all are there is moved last.
         found = sorted((Path(folder) / "nvidia" / "cudnn" / "lib").glob("*.so*"), key=lambda each: each.name == REAL)
         for library in found:

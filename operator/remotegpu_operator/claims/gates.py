@@ -71,10 +71,23 @@ class Gates:
             if mine and self._holds_back(pod, claim):
                 return
             if mine and bundle and (pods.gated(pod) or pods.session_of(pod) != text):
-                metadata, body = pod["metadata"], pods.attachment(pod, text)
-                self._caches.pods.store(await self._api.patch(PODS, metadata["namespace"], metadata["name"], body))
+                await self._attach(pod, text)
         elif pods.gated(pod) and claim.status.reason is not Reason.NOT_SEEN:
             self._events.about(PODS, pod, claim.status.reason, claim.status.message, warning=True)
+
+    async def _attach(self, pod: Object, session: str) -> None:
+        """Lifts the gate and tells the pod where its share is."""
+        metadata, body = pod["metadata"], pods.attachment(pod, session)
+        try:
+            self._caches.pods.store(await self._api.patch(PODS, metadata["namespace"], metadata["name"], body))
+        except ApiError as error:
+            if error.status in {403, 422}:
+                said = (
+                    f"it has its share, and the API server refuses to lift its gate: {error}; a webhook that changes "
+                    "pods when they are updated must leave out the updates of RemoteGPU's operator"
+                )
+                self._events.about(PODS, pod, "GateRefused", said, warning=True)
+            raise
 
     def _holds_back(self, pod: Object, claim: GPUClaim) -> bool:
         """Whether the pod's gate must stay for now. If the reason is new, also queues the claim to store it."""

@@ -5,6 +5,7 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The files that a process may write.
@@ -50,27 +51,33 @@ pub fn confine(
     if !network {
         ruleset = ruleset.handle_access(AccessNet::from_all(ABI::V4))?;
     }
-    let hidden: Vec<_> = hidden.iter().map(|path| real(path)).collect();
-    let mut allowed: Vec<_> = match writable {
-        Writable::Beneath(paths) => paths.iter().map(|path| (path.clone(), read | change)).collect(),
-        Writable::AllButHidden => {
-            let closed = [&hidden[..], &["/proc".into()][..]].concat();
-            changed("/", &closed).into_iter().map(|path| (path, read | change)).collect()
-        }
-        Writable::Devices => {
-            let closed = [&hidden[..], &IN_MEMORY.map(PathBuf::from)[..]].concat();
-            changed("/dev", &closed).into_iter().map(|path| (path, read | change)).collect()
-        }
-    };
-    let mut covered = Vec::new();
-    for path in readable {
-        beside(&real(path), &hidden, &mut covered);
-    }
-    allowed.extend(covered.into_iter().map(|path| (path, read)));
+    let allowed = allowed(readable, hidden, writable);
     // A path that cannot be opened does not exist any more, or was not readable before.
     let rules = allowed.iter().filter_map(|(path, rights)| Some(PathBeneath::new(PathFd::new(path).ok()?, *rights)));
     let status = ruleset.create()?.add_rules(rules.map(Ok::<_, RulesetError>))?.restrict_self()?;
     Ok(status.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// The rights at each path, and beneath it. Each rule costs a start some microseconds, and a crowded folder with a hidden
+/// file in it needs as many as it has entries, so no path has two.
+fn allowed(readable: &[PathBuf], hidden: &[PathBuf], writable: Writable<'_>) -> BTreeMap<PathBuf, BitFlags<AccessFs>> {
+    let read = BitFlags::from(AccessFs::ReadFile);
+    let both = read | AccessFs::from_write(ABI::V3);
+    let hidden: Vec<_> = hidden.iter().map(|path| real(path)).collect();
+    let open = match writable {
+        Writable::Beneath(paths) => paths.to_vec(),
+        Writable::AllButHidden => changed("/", &[&hidden[..], &["/proc".into()][..]].concat()),
+        Writable::Devices => changed("/dev", &[&hidden[..], &IN_MEMORY.map(PathBuf::from)[..]].concat()),
+    };
+    let mut allowed: BTreeMap<_, _> = open.into_iter().map(|path| (path, both)).collect();
+    let mut covered = Vec::new();
+    for path in readable {
+        beside(&real(path), &hidden, &mut covered);
+    }
+    for path in covered {
+        allowed.entry(path).or_insert(read);
+    }
+    allowed
 }
 
 /// Returns the paths that may be changed: all beneath `path` except the closed ones, and the process's own files in
@@ -107,6 +114,24 @@ fn beside(path: &Path, hidden: &[PathBuf], readable: &mut Vec<PathBuf>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_may_be_changed_has_one_rule_and_may_be_read() {
+        let root = std::env::temp_dir().join(format!("remotegpu-rules-{}", std::process::id()));
+        std::fs::create_dir_all(&root).expect("folder");
+        for number in 0..100 {
+            std::fs::write(root.join(number.to_string()), "").expect("file");
+        }
+        let root = root.canonicalize().expect("root");
+        let rules = allowed(&["/".into()], &[root.join("7")], Writable::AllButHidden);
+        std::fs::remove_dir_all(&root).expect("removed");
+        let read = BitFlags::from(AccessFs::ReadFile);
+        let both = read | AccessFs::from_write(ABI::V3);
+        let there: Vec<_> = rules.iter().filter(|(path, _)| path.starts_with(&root)).collect();
+        assert_eq!(there.len(), 99);
+        assert!(there.iter().all(|(_, rights)| **rights == both));
+        assert_eq!((rules[Path::new("/proc")], rules[Path::new("/proc/self")]), (read, both));
+    }
 
     #[test]
     fn all_but_the_hidden_files_are_covered() {

@@ -257,6 +257,11 @@ fn next_of_the_lease() -> Session {
 
 /// Ends a session with a secret in memory, and asks it for memory of a size. Returns the memory that it hands on.
 fn left(asked: u64) -> (Session, Option<File>) {
+    left_and_asked_later(asked, Duration::ZERO)
+}
+
+/// Asks so much later. The session may have ended by then.
+fn left_and_asked_later(asked: u64, later: Duration) -> (Session, Option<File>) {
     let mut tenant = next_of_the_lease();
     assert_eq!(tenant.client().call(0, &Grant { device: 0, least: GRANTED, want: GRANTED }, &[]).0, 0);
     let base = tenant.base;
@@ -264,7 +269,8 @@ fn left(asked: u64) -> (Session, Option<File>) {
     tenant.write(0, SECRET);
     tenant.client().link.stream.shutdown(Shutdown::Both).expect("connected");
     assert_eq!(tenant.worker.wait_told("ending", 0)["offers"], true);
-    tenant.worker.order(&json!({"op": "handon", "device": 0, "least": asked}), None);
+    std::thread::sleep(later);
+    tenant.worker.order_if_alive(&json!({"op": "handon", "device": 0, "least": asked}));
     until("an answer, or the end", || {
         !tenant.worker.told("handon").is_empty() || tenant.worker.process.try_wait().expect("a process").is_some()
     });
@@ -290,6 +296,14 @@ fn what_a_process_leaves_goes_to_the_next_of_its_lease_that_waits_for_it() {
     assert!(is_in(&file), "it is another session's");
     assert_eq!(next.worker.hang_up().iter().filter(|packet| packet["op"] == "left").count(), 0);
     assert!(!is_in(&file), "who has it overwrites it");
+}
+
+/// The appliance first asks the other processes of the lease what they have returned, and waits for a second for one that
+/// has no CPU. An offer that is over by then helps nobody.
+#[test]
+fn an_offer_outlasts_the_question_that_comes_before_it() {
+    let handed_on = (0..8).find(|_| left_and_asked_later(SLAB, Duration::from_secs(1)).1.is_some());
+    assert!(handed_on.is_some(), "of eight sessions none still had its memory a second later");
 }
 
 #[test]

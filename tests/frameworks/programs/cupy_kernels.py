@@ -139,5 +139,22 @@ def faults_are_reported():
     cp.cuda.get_current_stream().synchronize()
 
 
+def cudas_headers():
+    """CuPy looks for CUDA's folder where NVRTC is, which may be remotegpu's, and for its headers in its wheels."""
+    to_half = cp.RawKernel(
+        r"""
+        #include <cuda_fp16.h>
+        extern "C" __global__ void to_half(const float* in, __half* out) {
+            out[threadIdx.x] = __float2half(in[threadIdx.x]);
+        }
+        """,
+        "to_half",
+    )
+    numbers = rng.random(64, np.float32)
+    out = cp.empty(64, np.float16)
+    to_half((1,), (64,), (cp.asarray(numbers), out))
+    np.testing.assert_array_equal(out.get(), numbers.astype(np.float16))
+
+
 if __name__ == "__main__":
     cases.main(globals())

@@ -8,6 +8,7 @@ end.
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,7 @@ def _number_here(pid: int, name: str) -> int | None:
     return None
 
 
+@functools.cache
 def _boot() -> str:
     return _BOOT_ID.read_text().strip()
 

@@ -257,6 +257,11 @@ impl Worker {
         }
     }
 
+    /// Sends an order to a worker that may have ended.
+    pub fn order_if_alive(&self, order: &Value) {
+        let _ = send(&self.control, order.to_string().as_bytes(), SendFlags::NOSIGNAL);
+    }
+
     /// Ends the client's connection and waits for the process.
     pub fn hang_up(mut self) -> Vec<Value> {
         self.client.link.stream.shutdown(Shutdown::Both).expect("connected");
