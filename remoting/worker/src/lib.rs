@@ -4,6 +4,9 @@
 //! `session` takes frames and hands them to `driver`, in the order that `order` keeps. Commands act on `memory`,
 //! `copying` and `code`; `moving` suspends a session or recreates it at another worker; `io` is the connection; `guard`
 //! protects tenants; `turns` shares a GPU's time among workers.
+//!
+//! The state of each part lies in files below `session::commands::Session`, which has them all; what acts on the session
+//! lies in files above it.
 
 pub mod code;
 mod copying;
