@@ -5,8 +5,8 @@
 //! `copying` and `code`; `moving` suspends a session or recreates it at another worker; `io` is the connection; `guard`
 //! protects tenants; `turns` shares a GPU's time among workers.
 //!
-//! The state of each part lies in files below `session::commands::Session`, which has them all; what acts on the session
-//! lies in files above it.
+//! The state of each part lies in files below `session::commands::Session`, which has them all; what acts on the
+//! session lies in files above it.
 
 pub mod code;
 mod copying;
