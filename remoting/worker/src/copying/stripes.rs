@@ -12,7 +12,7 @@ use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What the receiving thread of a stripe reports.
+/// A report of a stripe's receiving thread.
 pub(super) enum Came {
     /// A command whose bytes are next, although those of others were to come first.
     OutOfTurn(u64),

@@ -1,4 +1,4 @@
-//! What is on offer to other processes of the lease, and what came from them.
+//! Memory on offer to other processes of the lease, and memory that came from them.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

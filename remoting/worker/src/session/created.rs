@@ -1,4 +1,4 @@
-//! What the driver makes for a context, and how that ends. All of it takes long and may block, so helpers do it.
+//! The driver's part of creating and destroying contexts. It takes long and may block, so helpers do it.
 
 use crate::driver::staging::{Growth, LARGE, SMALL};
 use crate::driver::{Driver, Handle, Result};

@@ -1,4 +1,4 @@
-//! What a worker and the gateway tell each other about turns.
+//! Messages about turns between a worker and the gateway.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! What unauthenticated connections may take: places (`probation`, `crowd`), time, and bytes (`ration`), within
-//! `limits`.
+//! Limits on unauthenticated connections: places (`probation`, `crowd`), time, and bytes (`ration`); `limits` has the
+//! numbers.
 //!
 //! One peer, or many, must not lock others out. It knows nothing of what a connection carries.
 

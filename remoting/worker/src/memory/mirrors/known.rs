@@ -1,4 +1,4 @@
-//! What the client knows of each mirror, and what waits until it knows more.
+//! The client's knowledge of each mirror, and the messages that wait until it knows more.
 
 use super::plan::{self, Group, Place, Window};
 use crate::driver::{Code, Driver, Result};
