@@ -24,7 +24,7 @@ LAYERS: dict[str, tuple[str | tuple[str, ...], ...]] = {
     ),
     "trace": (
         *("functions_generated", "stub", "mode", "record", "replay", "callbacks", "replay_world", "arrivals"),
-        *("arguments", "below", "output", "copies", "names", "recording", "memory", "value", "threads", "ending"),
+        *("arguments", "below", "output", "copies", "names", "recording", "memory", "value", "threads"),
         *("registers", "signature"),
     ),
     # Parts of a session, each with its state below `Session` and what is done to it above.
