@@ -11,7 +11,6 @@ mod arrivals;
 mod below;
 mod callbacks;
 mod copies;
-mod ending;
 mod functions_generated;
 mod memory;
 mod mode;

@@ -1,10 +1,9 @@
 //! The mode of this process, chosen at its first call: record, replay, or pass calls on.
 
 use crate::below::Below;
-use crate::ending::{SOFTWARE, stop};
 use crate::record::Recorder;
 use crate::registers::Arguments;
-use crate::replay::Replayer;
+use crate::replay::{Replayer, stop};
 use crate::signature::Table;
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -17,6 +16,9 @@ enum Mode {
     /// No variable of ours is set.
     Pass(Below),
 }
+
+/// The exit code of `remotegpu` (cli/exits.py) where it cannot start.
+const SOFTWARE: i32 = 70;
 
 static MODE: AtomicPtr<Mode> = AtomicPtr::new(ptr::null_mut());
 static STARTING: Mutex<()> = Mutex::new(());

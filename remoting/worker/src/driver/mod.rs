@@ -6,17 +6,17 @@
 #[macro_use]
 mod call;
 
-pub mod events;
+pub(crate) mod events;
 #[rustfmt::skip]
 mod functions_generated;
 mod graphs;
 mod handle;
 pub mod helpers;
 mod library;
-pub mod loaded;
+pub(crate) mod loaded;
 mod modules;
-pub mod pages;
-pub mod staging;
+pub(crate) mod pages;
+pub(crate) mod staging;
 mod table;
 mod tensor_maps;
 

@@ -1,8 +1,9 @@
 //! GPU memory: what was granted, what is mapped where, and what happens to it when it is given back.
 //!
-//! `slabs` keeps the books, `granting` asks driver and appliance; `zeros`, `overwriting`, `freed`, `heirs`, `parting`
-//! and `sharing` control who sees which bytes when memory changes hands. `mirrors` stands for page-locked memory that
-//! kernels use in place. Called by `session` and `moving`.
+//! `slabs` keeps the books, with `pieces` and `offers`; `granting` asks driver and appliance; `zeros`, `overwriting`,
+//! `freed`, `heirs`, `parting` and `sharing` control who sees which bytes when memory changes hands. `mirrors` stands
+//! for page-locked memory that kernels use in place; `registering` takes the memory that a client on this machine
+//! shares. Called by `session` and `moving`.
 
 pub mod bounds;
 pub mod client_memory;
