@@ -5,7 +5,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 /// About the time that two threads need to wake each other.
-const LONGEST: Duration = Duration::from_micros(50);
+pub const TO_WAKE: Duration = Duration::from_micros(50);
 /// After so many waits in a row that took longer, only one of [`SELDOM`] is tried.
 const MISSES: u32 = 8;
 const SELDOM: u32 = 64;
@@ -19,14 +19,20 @@ enum Wait {
 }
 
 /// The current wait, and the experience of earlier ones.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Spin {
+    /// How long a wait continues without sleep.
+    longest: Duration,
     wait: Wait,
     /// Waits in a row that took longer, tried or not.
     misses: u32,
 }
 
 impl Spin {
+    pub fn new(longest: Duration) -> Spin {
+        Spin { longest, wait: Wait::default(), misses: 0 }
+    }
+
     /// Whether a wait, which begins now if none is under way, continues without sleep. Never on one processor: that
     /// would keep the other end from running.
     pub fn goes_on(&mut self) -> bool {
@@ -42,7 +48,7 @@ impl Spin {
             Wait::Awake(_) | Wait::Asleep => false,
         };
         if awake {
-            self.wait = Wait::Awake(now + LONGEST);
+            self.wait = Wait::Awake(now + self.longest);
         } else if !matches!(self.wait, Wait::Asleep) {
             self.misses += 1;
             self.wait = Wait::Asleep;
@@ -68,9 +74,11 @@ impl Spin {
 mod tests {
     use super::*;
 
+    const LONGEST: Duration = Duration::from_micros(70);
+
     #[test]
     fn a_wait_goes_to_sleep_and_what_comes_in_time_is_waited_for_again() {
-        let (mut spin, begun) = (Spin::default(), Instant::now());
+        let (mut spin, begun) = (Spin::new(LONGEST), Instant::now());
         assert!(spin.goes_on_at(begun));
         assert!(spin.goes_on_at(begun + LONGEST / 2));
         assert!(!spin.goes_on_at(begun + LONGEST));
@@ -81,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_takes_longer_is_seldom_tried_until_something_comes_in_time() {
-        let (mut spin, begun) = (Spin::default(), Instant::now());
+        let (mut spin, begun) = (Spin::new(LONGEST), Instant::now());
         let mut takes_long = || {
             let tried = spin.goes_on_at(begun);
             spin.goes_on_at(begun + LONGEST);

@@ -3,7 +3,7 @@
 use super::copies::Source;
 use super::{HostBox, News, Pending, Reply, Session, Waiter, lock};
 use crate::program::{log, stats, sys};
-use carrier::Spin;
+use carrier::{Spin, TO_WAKE};
 use protocol::{
     Acknowledge, Callback, Consumed, Ending, EventDone, Fenced, HEADER_BYTES, Header, Held, HostBytes, Message,
     MirrorsTold, NeedBytes, Notice, Text, message_name,
@@ -21,6 +21,9 @@ const OFFSET_BYTES: usize = 8;
 /// After this long without a byte the background thread checks whether the worker reads.
 const WINDOW_EVERY: Duration = Duration::from_secs(2);
 
+/// How long an answer is waited for without sleep: with the GPU's work and its mirrors it takes longer than a command.
+const AWAKE: Duration = TO_WAKE.saturating_mul(2);
+
 /// The reason why the session cannot go on.
 type Broken = String;
 
@@ -35,7 +38,7 @@ pub struct Receiver {
 
 impl Default for Receiver {
     fn default() -> Self {
-        Receiver { received: 0, buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, spin: Spin::default() }
+        Receiver { received: 0, buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, spin: Spin::new(AWAKE) }
     }
 }
 
