@@ -155,8 +155,9 @@ static void sensors(void)
 
 static void memory(void)
 {
-    enum { TAKEN = 16 << 20 };
-    size_t total;
+    /* A session is granted so much at a time. */
+    enum { TAKEN = 16 << 20, GRANTED = 32 << 20 };
+    size_t total, left;
     CUdeviceptr taken;
     nvmlMemory_t before = {0}, after = {0};
     nvmlMemory_v2_t again = {.version = nvmlMemory_v2}, wrong = {.version = 12345};
@@ -172,6 +173,8 @@ static void memory(void)
         usleep(20000);
     }
     REQUIRE(after.used >= before.used + TAKEN);
+    OK(cuMemGetInfo(&left, &total));
+    REQUIRE(after.used >= total - left && after.used <= total - left + GRANTED);
     OK(nvmlDeviceGetMemoryInfo_v2(device, &again));
     REQUIRE(again.total == total && again.used >= before.used + TAKEN);
     EXPECT(NVML_ERROR_ARGUMENT_VERSION_MISMATCH, nvmlDeviceGetMemoryInfo_v2(device, &wrong));

@@ -1,4 +1,5 @@
-"""`vllm serve` on shares of a null H100: two at once, a cut connection, kills, sleep, and an end.
+"""`vllm serve` on shares of a null H100: two at once, a cut connection, kills, sleep, and an end. The first server has
+its share by TCP, the next two by what the machine offers, and the last by gRPC.
 
 No kernel runs, so the answers' words mean nothing; their number is as requested. A start takes half a minute, so that
 one test has four of them.
@@ -71,7 +72,7 @@ def test_servers_survive_cuts_and_give_back_what_killed_ones_had(tmp_path: Path)
             assert of_two.wait(60) == 0
         # At once, and with as much memory: that of the killed servers is free.
         last = it.command(*serve(folder, ports[3], EAGER, "--enable-sleep-mode"), share=WHOLE)
-        with started(last, logs[2], VLLM_SERVER_DEV_MODE="1") as of_last:
+        with started(last, logs[2], VLLM_SERVER_DEV_MODE="1", REMOTEGPU_CARRIER="grpc") as of_last:
             fourth = Server(of_last, ports[3], logs[2])
             fourth.wait_until_healthy()
             sleeps(fourth, it)

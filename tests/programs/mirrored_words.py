@@ -31,8 +31,8 @@ class Exchanging:
         self.stream, self.event = ok(cu.cuStreamCreate(1)), ok(cu.cuEventCreate(2))
         self.buffers = [pinned(WORDS) for _ in range(BUFFERS)]
         self.places, self.values, self.out = pinned(COUNT, np.uint64), pinned(COUNT), pinned(COUNT)
-        used = (*self.buffers, self.places, self.values, self.out)
-        self.devices = [int(ok(cu.cuMemHostGetDevicePointer(array.ctypes.data, 0))) for array in used]
+        self.used = (*self.buffers, self.places, self.values, self.out)
+        self.devices = [int(ok(cu.cuMemHostGetDevicePointer(array.ctypes.data, 0))) for array in self.used]
         self.expected = [self.words(WORDS) for _ in range(BUFFERS)]
         for array, given in zip(self.buffers, self.expected, strict=True):
             array[:] = given
@@ -75,6 +75,10 @@ class Exchanging:
         getattr(self, kind)()
         assert (self.out == before).all(), "the kernel saw other words"
         self.check(self.buffers)
+
+    def end(self):
+        for array in self.used:
+            ok(cu.cuMemFreeHost(array.ctypes.data))
 
     def check(self, found):
         for index, (array, wanted) in enumerate(zip(found, self.expected, strict=True)):
@@ -130,6 +134,8 @@ def exchange_often(number):
         for step in range(STEPS):
             kind = KINDS[(step + number) % len(KINDS)]
             exchanging.step(kind)
+        kind = "the end"
+        exchanging.end()
     except Exception as error:
         failed.append((number, step, kind, error))
 

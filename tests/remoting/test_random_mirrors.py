@@ -1,5 +1,5 @@
 """Random programs with memory that host and device share have the bytes that CUDA documents, natively and on a share,
-also while the share is cut off, suspended or moved.
+also while the share is cut off, suspended or moved. When a mirror ends, all of it is compared with what the GPU has.
 
 REMOTEGPU_MIRROR_PROGRAMS says how many run each way, REMOTEGPU_MIRROR_SEED which is the first.
 """
@@ -64,6 +64,11 @@ def check(
     # No word was written by both sides at once, and no memory was taken away. A connection may be lost.
     assert not re.search("(value|write) is lost", run.stderr), run.stderr
     assert {what for result in results for what in result["did"]} == (ALL | set(also)) - set(but)
+
+
+@pytest.fixture(autouse=True)
+def checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REMOTEGPU_CHECK_MIRRORS", "1")
 
 
 @contextlib.contextmanager

@@ -74,7 +74,8 @@ def test_a_wait_with_mirrors_that_nothing_changed_costs_no_byte_more(remote: App
 
 @pytest.mark.parametrize("carrier", ["direct", "grpc", "own"])
 def test_the_words_of_mirrors_are_right_after_a_wait_of_each_kind(remote: Appliance, carrier: str) -> None:
-    env = {} if carrier == "own" else {"REMOTEGPU_CARRIER": carrier}
+    """When a mirror ends, all of it is compared with what the GPU has."""
+    env = {"REMOTEGPU_CHECK_MIRRORS": "1"} | ({} if carrier == "own" else {"REMOTEGPU_CARRIER": carrier})
     for shape in ("104 1024 140 3 each", "9 300000 28 4 each", "20 1024 70 5 each 4"):
         run = remote.run("mirrored_words.py", *shape.split(), env=env)
         assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr

@@ -21,7 +21,7 @@ pub use hex::{from_hex, to_hex};
 pub use pieces::{from_pieces, into_pieces};
 pub use pump::{copy, pump};
 pub use socket::{configure, follow_window, followed};
-pub use spin::Spin;
+pub use spin::{Spin, TO_WAKE};
 
 /// The size of a read buffer: large enough for bulk copies at the network's speed, small enough for a gRPC message.
 pub const READ_BYTES: usize = 256 << 10;

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-/// The maximum duration of a busy wait, which is about the time that two threads need to wake each other.
-const LONGEST: Duration = Duration::from_micros(50);
+/// About the time that two threads need to wake each other.
+pub const TO_WAKE: Duration = Duration::from_micros(50);
 /// The number of consecutive failed waits after which only one wait of [`SELDOM`] is busy.
 const MISSES: u32 = 8;
 const SELDOM: u32 = 64;
@@ -19,14 +19,20 @@ enum Wait {
 }
 
 /// The current wait, and the number of failed waits before it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Spin {
+    /// The maximum duration of a busy wait.
+    longest: Duration,
     wait: Wait,
-    /// Consecutive waits that took longer than [`LONGEST`], busy or not.
+    /// Consecutive waits that took longer than `longest`, busy or not.
     misses: u32,
 }
 
 impl Spin {
+    pub fn new(longest: Duration) -> Spin {
+        Spin { longest, wait: Wait::default(), misses: 0 }
+    }
+
     /// Whether the thread should continue without sleep; starts a wait if there is none. Always false on a machine with
     /// one processor, where a busy wait would stop the other end.
     pub fn goes_on(&mut self) -> bool {
@@ -42,7 +48,7 @@ impl Spin {
             Wait::Awake(_) | Wait::Asleep => false,
         };
         if awake {
-            self.wait = Wait::Awake(now + LONGEST);
+            self.wait = Wait::Awake(now + self.longest);
         } else if !matches!(self.wait, Wait::Asleep) {
             self.misses += 1;
             self.wait = Wait::Asleep;
@@ -68,9 +74,11 @@ impl Spin {
 mod tests {
     use super::*;
 
+    const LONGEST: Duration = Duration::from_micros(70);
+
     #[test]
     fn a_wait_goes_to_sleep_and_what_comes_in_time_is_waited_for_again() {
-        let (mut spin, begun) = (Spin::default(), Instant::now());
+        let (mut spin, begun) = (Spin::new(LONGEST), Instant::now());
         assert!(spin.goes_on_at(begun));
         assert!(spin.goes_on_at(begun + LONGEST / 2));
         assert!(!spin.goes_on_at(begun + LONGEST));
@@ -81,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_takes_longer_is_seldom_tried_until_something_comes_in_time() {
-        let (mut spin, begun) = (Spin::default(), Instant::now());
+        let (mut spin, begun) = (Spin::new(LONGEST), Instant::now());
         let mut takes_long = || {
             let tried = spin.goes_on_at(begun);
             spin.goes_on_at(begun + LONGEST);

@@ -4,13 +4,15 @@
 mod common;
 
 use common::client::{Link, Received, encoded};
-use common::session::{A, B, LIMIT, PROFILES, Test, start_on};
+use common::session::{A, B, LIMIT, NON_BLOCKING, PROFILES, Test, start_on};
 use common::worker::{Worker, pass};
 use protocol::{
-    Acknowledge, Callback, CallbackDone, CopyToHost, EventCreate, EventRecord, Header, HostFunction, Message, Probe,
+    Acknowledge, Callback, CallbackDone, CopyToHost, EventCreate, EventRecord, Header, HostFunction, Message,
+    MirrorAdd, MirrorChanges, MirrorPart, MirrorRun, MirrorsTold, Probe,
 };
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -19,6 +21,14 @@ fn started(profile: &str, grace: &str) -> Test {
     start_on(Worker::start_told(profile, LIMIT, &[], &["--grace", grace]))
 }
 
+/// The number of a mirror, the stream that carries the client's changes of it, and its place in the memory.
+const MIRROR: u64 = 90;
+const CARRIER: u64 = 20;
+const MIRRORED: Range<usize> = 512..1024;
+/// The kernel's word in the mirror; in each round the client changes 8 of the bytes before it.
+const COUNTED: u64 = 256;
+const ROUNDS: u64 = 20;
+
 /// The result of a run: the memory that its kernels left, and the number of messages, by command.
 #[derive(Debug, PartialEq)]
 struct Outcome {
@@ -26,12 +36,52 @@ struct Outcome {
     came: BTreeMap<(u32, u64), usize>,
 }
 
-/// Counts in two streams, with copies both ways and host functions in between.
+fn add_mirror(t: &mut Test) {
+    t.client().stream(CARRIER, NON_BLOCKING, 0);
+    let (at, size) = (MIRRORED.start as u64, MIRRORED.len());
+    t.write(CARRIER, at, &vec![0; size]);
+    let add = MirrorAdd { mirror: MIRROR, context: common::client::CONTEXT, address: t.base + at, size: size as u64 };
+    assert_eq!(t.client().call(CARRIER, &add, &[]).0, 0);
+}
+
+fn change_mirror(t: &mut Test, round: u64) {
+    let runs = vec![MirrorRun { at: round * 8, len: 8 }];
+    let changes = MirrorChanges { parts: vec![MirrorPart { mirror: MIRROR, runs }] };
+    t.client().send(CARRIER, &changes, &changed(round));
+}
+
+fn changed(round: u64) -> [u8; 8] {
+    (round + 1).to_le_bytes()
+}
+
+/// Returns the mirror's bytes as the client knows them: its own changes, and those that it was told of, each once.
+fn mirror_of_client(t: &Test) -> Vec<u8> {
+    let mut bytes = vec![0; MIRRORED.len()];
+    for round in 0..ROUNDS {
+        bytes[round as usize * 8..][..8].copy_from_slice(&changed(round));
+    }
+    for received in t.worker.client.inbox.iter().filter(|r| r.code == MirrorsTold::CODE) {
+        let (told, mut rest) = MirrorsTold::decode(&received.payload).expect("words");
+        for run in told.parts.iter().flat_map(|part| &part.runs) {
+            let (now, others) = rest.split_at(run.len as usize);
+            bytes[run.at as usize..][..now.len()].copy_from_slice(now);
+            rest = others;
+        }
+    }
+    bytes
+}
+
+/// Counts in two streams, one of them also in a mirror that the client changes, with copies both ways and host
+/// functions in between.
 fn work(t: &mut Test) -> Outcome {
     let kernel = t.load();
+    add_mirror(t);
+    let counted = t.base + MIRRORED.start as u64 + COUNTED;
     let event = EventCreate { event: 70, context: common::client::CONTEXT, ..Default::default() };
     t.client().send(0, &event, &[]);
-    for round in 0..20u64 {
+    for round in 0..ROUNDS {
+        change_mirror(t, round);
+        t.launch(A, kernel("count"), 1, 1, &encoded(&counted));
         t.write(A, 4096 + round * 8, &round.to_le_bytes());
         for _ in 0..5 {
             t.launch(A, kernel("count"), 1, 1, &encoded(&t.base));
@@ -44,9 +94,14 @@ fn work(t: &mut Test) -> Outcome {
     }
     assert_eq!((t.synchronize(A), t.synchronize(B)), (0, 0));
     let memory = t.read(A, 0, 8192);
+    assert_eq!(
+        (memory[MIRRORED.start + COUNTED as usize], &memory[MIRRORED]),
+        (ROUNDS as u8, &mirror_of_client(t)[..])
+    );
     let mut came = BTreeMap::new();
-    // How bytes are cut into pieces, and how often they are acknowledged, does not matter to the session.
-    let counts = |r: &&Received| ![Acknowledge::CODE, protocol::HostBytes::CODE].contains(&r.code);
+    // How bytes are cut into pieces, how often they are acknowledged, and how many changes of a mirror are told
+    // together does not matter to the session.
+    let counts = |r: &&Received| ![Acknowledge::CODE, protocol::HostBytes::CODE, MirrorsTold::CODE].contains(&r.code);
     for received in t.worker.client.inbox.iter().filter(counts) {
         *came.entry((received.code, received.seq)).or_default() += 1;
     }

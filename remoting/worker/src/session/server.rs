@@ -7,7 +7,7 @@ use crate::memory::heirs::OFFER;
 use crate::packets::Request;
 use crate::session::commands::Session;
 use crate::turns::asking::Turns;
-use carrier::Spin;
+use carrier::{Spin, TO_WAKE};
 use driverapi::errors::*;
 use protocol::{Acknowledge, Adopt, Message, Probe};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -156,7 +156,7 @@ pub fn serve(session: &mut Session, connection: &mut Connection, control: Borrow
 fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'_>) -> io::Result<()> {
     let mut reader = FrameReader::default();
     let mut backoff = Backoff::new();
-    let mut spin = Spin::default();
+    let mut spin = Spin::new(TO_WAKE);
     let mut stats_at = Instant::now() + STATS_EVERY;
     let mut window = Window { stopped: false, look_at: Instant::now() + WINDOW_EVERY };
     let mut told = (true, false);

@@ -12,8 +12,10 @@ use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use protocol::{Extent, MIRROR_WORD as WORD, Message, MirrorAdd, MirrorEnd, differences};
 use std::iter;
 use std::ops::Range;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, LazyLock, Once};
 
+/// The program's setting for [`Mapped::check`].
+const CHECKED: &str = "REMOTEGPU_CHECK_MIRRORS";
 /// The number of bytes read at once of the program's memory that may be gone.
 const WINDOW: usize = 256 << 10;
 
@@ -255,9 +257,11 @@ impl Mapped {
         Ok(now)
     }
 
-    /// Asserts in debug builds that the device has the bytes that the host knows, when all work is complete.
+    /// Asserts that the device has the bytes that the host knows, when all work is complete: in debug builds, and where
+    /// the program's user asks for it.
     pub fn check(&self, stream_id: u64) {
-        if cfg!(debug_assertions) && self.is_told() && !self.is_gone {
+        static IS_ASKED: LazyLock<bool> = LazyLock::new(|| std::env::var_os(CHECKED).is_some_and(|value| value == "1"));
+        if (cfg!(debug_assertions) || *IS_ASKED) && self.is_told() && !self.is_gone {
             let now = self.device_bytes(stream_id).ok();
             let wrong = now.and_then(|now| differences(&self.shadow, &now).first().cloned());
             assert_eq!(wrong, None, "bytes of {:#x} that the host was not told", self.host);

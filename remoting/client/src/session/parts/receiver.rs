@@ -1,6 +1,6 @@
 //! The bytes that have arrived on a session's connection, and the frames in them.
 
-use carrier::Spin;
+use carrier::{Spin, TO_WAKE};
 use protocol::{HEADER_BYTES, Header};
 
 pub const BUFFER: usize = 256 << 10;
@@ -23,6 +23,9 @@ pub trait Incoming {
     unsafe fn receive(&self, so_far: u64, to: *mut u8, len: usize, wait: bool) -> Result<Option<usize>, Broken>;
 }
 
+/// The maximum duration of a busy wait for an answer: the GPU's work and its mirrors take longer than a command.
+const AWAKE: std::time::Duration = TO_WAKE.saturating_mul(2);
+
 pub struct Receiver {
     /// Bytes of the session so far.
     received: u64,
@@ -34,7 +37,7 @@ pub struct Receiver {
 
 impl Default for Receiver {
     fn default() -> Self {
-        Receiver { received: 0, buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, spin: Spin::default() }
+        Receiver { received: 0, buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, spin: Spin::new(AWAKE) }
     }
 }
 
