@@ -23,7 +23,7 @@ LAYERS: dict[str, tuple[str | tuple[str, ...], ...]] = {
     ),
     "trace": (
         *("functions_generated", "stub", "mode", "record", "replay", "callbacks", "arrivals"),
-        *("arguments", "below", "output", "copies", "names", "recording", "memory", "value", "threads", "ending"),
+        *("arguments", "below", "output", "copies", "names", "recording", "memory", "value", "threads"),
         *("registers", "signature"),
     ),
     "softgpu": (
