@@ -15,6 +15,7 @@ import pytest
 from support.stand_in import StandIn
 from support.system import REMOTEGPU, free_port, until
 
+from remotegpu.appliance.secret_files import administrators_folder
 from remotegpu.rpc import own_token
 from remotegpu.rpc.client import Access
 
@@ -55,9 +56,13 @@ def test_only_its_owner_reads_what_init_made(made: tuple[Path, str]) -> None:
     folder, _ = made
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
     public = {"ca.pem": 0o644, "server.pem": 0o644, "remotegpu-appliance.service": 0o644}
-    secret = dict.fromkeys(("ca.key", "server.key", "tokens", "admin.token", "user.token"), 0o600)
+    secret = dict.fromkeys(("server.key", "tokens", "user.token"), 0o600)
     assert modes == public | secret
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    administrators = administrators_folder(folder)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in administrators.iterdir()}
+    assert modes == {"ca.key": 0o600, "admin.token": 0o600}
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (folder, administrators)} == {0o700}
+    assert str(administrators) in made[1]
 
 
 def test_init_leaves_what_is_there_alone(made: tuple[Path, str]) -> None:
@@ -66,6 +71,38 @@ def test_init_leaves_what_is_there_alone(made: tuple[Path, str]) -> None:
     done = remotegpu("appliance", "init", str(folder))
     assert (done.returncode, str(folder) in done.stderr) == (2, True)
     assert (folder / "ca.pem").read_bytes() == before
+
+
+def test_init_leaves_an_administrator_s_folder_alone(tmp_path: Path) -> None:
+    administrators = administrators_folder(tmp_path / "new")
+    administrators.mkdir()
+    (administrators / "ca.key").write_text("another")
+    done = remotegpu("appliance", "init", str(tmp_path / "new"))
+    assert (done.returncode, str(administrators) in done.stderr) == (2, True)
+    assert (administrators / "ca.key").read_text() == "another"
+
+
+def test_a_folder_of_the_release_before_works_and_is_named(made: tuple[Path, str], dist: Path, tmp_path: Path) -> None:
+    """It has the administrator's files beside the appliance's. The printed command moves them."""
+    folder = tmp_path / "secrets of before"
+    shutil.copytree(made[0], folder)
+    for path in administrators_folder(made[0]).iterdir():
+        shutil.copy2(path, folder)
+    files = (f"--tokens={folder / 'tokens'}", f"--cert={folder / 'server.pem'}", f"--key={folder / 'server.key'}")
+    access = Access((folder / "admin.token").read_text().strip(), folder / "ca.pem")
+
+    def fix(appliance: StandIn) -> str:
+        (found,) = [each for each in appliance.client.health().checks if each.name == "administrator's files"]
+        assert (found.status == "ok") == (not found.fix)
+        return str(found.fix)
+
+    with StandIn(dist, *files, access=access) as appliance:
+        command = fix(appliance)
+        assert str(folder) in command and command in appliance.log
+    subprocess.run(command, shell=True, check=True)
+    with StandIn(dist, *files, access=access) as appliance:
+        assert fix(appliance) == "" and "administrator's files" not in appliance.log
+    assert {path.name for path in administrators_folder(folder).iterdir()} == {"ca.key", "admin.token"}
 
 
 def commands(printed: str) -> list[list[str]]:
@@ -92,8 +129,9 @@ def test_the_two_printed_commands_work(made: tuple[Path, str], started: str) -> 
     command = [*run[1 : run.index("--") + 1], "true"]
     until(lambda: remotegpu("ls", *run[2 : run.index("--")]).returncode == 0, 30, "it answers")
     assert remotegpu(*command).returncode == 0
-    for token, code in (("user.token", 0), ("admin.token", 0), ("tokens", 2)):
-        options = ("--appliance", started, "--ca", str(folder / "ca.pem"), "--token-file", str(folder / token))
+    admin = administrators_folder(folder) / "admin.token"
+    for token, code in ((folder / "user.token", 0), (admin, 0), (folder / "tokens", 2)):
+        options = ("--appliance", started, "--ca", str(folder / "ca.pem"), "--token-file", str(token))
         assert remotegpu("smi", *options).returncode == code
 
 

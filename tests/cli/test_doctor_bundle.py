@@ -13,6 +13,7 @@ from support.stand_in import StandIn
 from support.system import REMOTEGPU
 
 from remotegpu.api.quantities import Ask
+from remotegpu.appliance.secret_files import administrators_folder
 from remotegpu.cli.doctor.bundle import Redactor
 from remotegpu.rpc.client import Access
 
@@ -30,7 +31,7 @@ def guarded(dist: Path, secrets: Path) -> Iterator[StandIn]:
     """With TLS and tokens."""
     options = [f"--{name}={secrets / file}" for name, file in
                (("cert", "server.pem"), ("key", "server.key"), ("tokens", "tokens"))]  # fmt: skip
-    token = (secrets / "admin.token").read_text().strip()
+    token = (administrators_folder(secrets) / "admin.token").read_text().strip()
     with StandIn(dist, *options, access=Access(token=token, ca=secrets / "ca.pem")) as it:
         yield it
 
@@ -49,14 +50,16 @@ def test_nothing_secret_is_in_it(guarded: StandIn, secrets: Path, tmp_path: Path
     lease = guarded.lease(Ask(milli_per_gpu=250))
     try:
         file = tmp_path / "bundle.tar.gz"
-        guarded.environment["REMOTEGPU_TOKEN_FILE"] = str(secrets / "admin.token")
+        guarded.environment["REMOTEGPU_TOKEN_FILE"] = str(administrators_folder(secrets) / "admin.token")
         done = guarded.cli("doctor", "--ca", str(secrets / "ca.pem"), "--bundle", str(file))
         assert done.returncode == 0, done.stdout
         contents = unpacked(file)
         everything = "\n".join(contents.values())
-        for secret in ("admin.token", "user.token", "server.key", "ca.key"):
-            for line in (secrets / secret).read_text().splitlines():
-                assert line not in everything, secret
+        files = [secrets / "user.token", secrets / "server.key", *administrators_folder(secrets).iterdir()]
+        assert len(files) == 4
+        for file in files:
+            for line in file.read_text().splitlines():
+                assert line not in everything, file
         assert lease.granted.lease_secret not in everything
         # What it is for is there.
         (appliance,) = (json.loads(text) for name, text in contents.items() if name.startswith("appliances/"))
@@ -70,12 +73,12 @@ def test_nothing_secret_is_in_it(guarded: StandIn, secrets: Path, tmp_path: Path
 
 def test_a_token_that_an_appliance_repeats_is_taken_out(guarded: StandIn, secrets: Path, tmp_path: Path) -> None:
     """A client names itself as it likes, here by its own token."""
-    token = (secrets / "admin.token").read_text().strip()
+    token = (administrators_folder(secrets) / "admin.token").read_text().strip()
     with guarded.client.open_lease(Ask(milli_per_gpu=100), f"python train.py {token}", wait=False) as events:
         granted = next(events).granted
     file = tmp_path / "bundle.tar.gz"
     try:
-        options = ("--ca", str(secrets / "ca.pem"), "--token-file", str(secrets / "admin.token"))
+        options = ("--ca", str(secrets / "ca.pem"), "--token-file", str(administrators_folder(secrets) / "admin.token"))
         assert token in guarded.cli("smi", *options).stdout
         guarded.cli("doctor", *options, "--bundle", str(file))
         everything = "\n".join(unpacked(file).values())

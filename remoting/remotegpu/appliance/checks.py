@@ -7,6 +7,7 @@ from pathlib import Path
 
 from remotegpu.api.addresses import is_loopback
 from remotegpu.api.modes import ComputeMode
+from remotegpu.appliance.secret_files import move_away
 from remotegpu.appliance.settings import Settings
 from remotegpu.appliance.shares.allocation import Capacity
 from remotegpu.rpc import pb
@@ -58,6 +59,7 @@ class Situation:
     draining: bool = False
     shortage: str = ""  # the reason why the appliance opens no session; empty if it does
     open_files: Sequence[Path] = ()  # secrets that other users of the machine may read or change
+    admin_files: Sequence[Path] = ()  # an administrator's files beside the appliance's
     claims: ClaimsState | None = None
     identities: IdentitiesState | None = None
     environments: Sequence[EnvironmentState] = ()
@@ -129,6 +131,13 @@ def checks(now: Situation) -> Iterator[pb.Check]:
             f"other users of this machine may read or change {files}" if files else "",
             good="closed to other users of this machine",
             fix=f"chmod o=,g-w {' '.join(map(str, now.open_files))}; then replace what may have been read",
+            severity="warn",
+        )
+        yield _check(
+            "administrator's files",
+            f"beside the appliance's lie {' and '.join(map(str, now.admin_files))}" if now.admin_files else "",
+            good="not beside the appliance's",
+            fix=move_away(now.admin_files) if now.admin_files else "",
             severity="warn",
         )
     turns = settings.compute_mode is ComputeMode.TURNS

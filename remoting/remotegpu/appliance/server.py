@@ -47,7 +47,7 @@ from remotegpu.appliance.moving.departures import Departures
 from remotegpu.appliance.moving.destinations import Destinations
 from remotegpu.appliance.parts import Parts
 from remotegpu.appliance.refusal import Refusals
-from remotegpu.appliance.secret_files import open_to_others, secret_files
+from remotegpu.appliance.secret_files import administrators_files, move_away, open_to_others, secret_files
 from remotegpu.appliance.service import PROGRAM, ControlService
 from remotegpu.appliance.sessions.budgets import HostMemory
 from remotegpu.appliance.sessions.code_cache import CodeCache
@@ -126,6 +126,8 @@ async def _run(settings: Settings, handed: State | None) -> None:
         cgroups = Cgroups()
         if "memory" not in cgroups.controllers:
             _without_cgroup(settings)
+        if files := administrators_files(settings):
+            _log.warning("the appliance needs none of an administrator's files beside its own: %s", move_away(files))
         uids = Uids(settings.uid_base) if handed is None else Uids.adopted(handed["uids"])
         stack.callback(uids.close)
         socket_file = staging.private("control") / "socket"
@@ -489,6 +491,7 @@ class Appliance:
             shortage=self._shortage(),
             root=os.geteuid() == 0,
             open_files=open_to_others(self._settings),
+            admin_files=administrators_files(self._settings),
             landlock=self._hardware.snapshot.landlock,
             claims=ClaimsState(self._claims.known, self._claims.trouble) if self._claims else None,
             identities=IdentitiesState(self._reviews.believe_seconds, self._reviews.trouble) if self._reviews else None,

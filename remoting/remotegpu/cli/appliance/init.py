@@ -1,4 +1,7 @@
-"""The command `remotegpu appliance init`: creates a CA, the appliance's certificate, tokens and a systemd unit."""
+"""The command `remotegpu appliance init`: creates a CA, the appliance's certificate, tokens and a systemd unit.
+
+The service has one folder. The CA's key and the administrator's token are in another one, which it never reads.
+"""
 
 import contextlib
 import datetime
@@ -18,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from remotegpu.api.addresses import EVERYWHERE
+from remotegpu.appliance.secret_files import ADMIN_TOKEN, CA_KEY, administrators_folder
 from remotegpu.cli import exits
 from remotegpu.rpc.client import DEFAULT_PORT, Endpoint
 
@@ -61,9 +65,11 @@ WantedBy=multi-user.target
 
 
 def init(folder: Path, hosts: Sequence[str], backend: str) -> str:
-    """Creates the files in a new folder. Returns a text with the commands that use them. Raises CliError."""
+    """Creates the files in two new folders. Returns a text with the commands that use them. Raises CliError."""
     hosts = hosts or [socket.gethostname()]
-    _make_folder(folder)
+    administrators = administrators_folder(folder)
+    for each in (folder, administrators):
+        _make_folder(each)
     now = datetime.datetime.now(datetime.UTC)
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca = _authority(authority, now)
@@ -76,19 +82,19 @@ def init(folder: Path, hosts: Sequence[str], backend: str) -> str:
             "server.pem",
             _server(server, ca, authority, [*hosts, *_ALWAYS], now).public_bytes(serialization.Encoding.PEM),
         ),
-        ("ca.key", _pem(authority)),
         ("server.key", _pem(server)),
         ("tokens", f"[admin]\nadmin:{admin}\n\n[user]\nuser:{user}\n".encode()),
-        ("admin.token", f"{admin}\n".encode()),
         ("user.token", f"{user}\n".encode()),
         (_UNIT, _UNIT_TEXT.format(command=" ".join(map(_unit_word, [sys.executable, *serve]))).encode()),
     ):
         _write(folder / name, content, 0o644 if name.endswith((".pem", ".service")) else 0o600)
+    for name, content in ((CA_KEY, _pem(authority)), (ADMIN_TOKEN, f"{admin}\n".encode())):
+        _write(administrators / name, content, 0o600)
     pem, key, tokens, ca_pem, token, unit = (
         shlex.quote(str(folder / name))
         for name in ("server.pem", "server.key", "tokens", "ca.pem", "user.token", _UNIT)
     )
-    return f"""{folder} has an authority, a certificate for {", ".join(hosts)}, tokens of an administrator and a user.
+    return f"""{folder} has a certificate for {", ".join(hosts)}, and the tokens of an administrator and a user.
 
 The appliance, on this machine:
 
@@ -102,7 +108,8 @@ A program, where ca.pem and user.token were copied to:
 
     remotegpu run --appliance {Endpoint(hosts[0], DEFAULT_PORT)} --ca {ca_pem} --token-file {token} -- python train.py
 
-ca.key makes certificates that your clients believe: keep it somewhere else."""
+{administrators} has {CA_KEY}, which makes certificates that your clients believe, and {ADMIN_TOKEN}. The appliance
+needs neither: keep that folder somewhere else."""
 
 
 def _unit_word(text: str) -> str:
