@@ -1,6 +1,9 @@
 //! The order of the client's locks, in one place, and a lock that asserts it in debug builds.
 //!
-//! A thread that holds a lock of a [`Rank`] takes only locks of later ranks, so no two threads wait for each other.
+//! A thread that holds a lock of a [`Rank`] takes only locks of later ranks, so no two threads wait for each other's
+//! locks. Other waits can still close a circle: the thread that reads takes locks too, so a lock that it takes must not be
+//! held across a wait for an answer, and a host function takes [`Rank::Mirror`], so that lock must not be held across a
+//! wait for the GPU. Both rules have exceptions that are faults (docs/limitations.md, "Waits under a lock").
 //! Locks without a rank are plain `Mutex`es of two kinds. Those under which commands are sent (of an event, a module,
 //! a graph, a context's limits) are taken before all ranked locks but [`Rank::Context`]. All others guard a few
 //! fields for a moment, and no ranked lock is taken under them. `try_lock` may be called in any order: it does not
