@@ -1,4 +1,4 @@
-//! The range of device addresses that client and worker agreed on.
+//! The arena: the range of device addresses that client and worker agreed on.
 
 use super::ranges::Ranges;
 use super::wait::lock;
@@ -10,22 +10,22 @@ pub struct Arena {
     base: u64,
     size: u64,
     granularity: u64,
-    /// Whether it is reserved: nothing else of this process can lie in it.
+    /// Whether this process has reserved the range. If so, no host memory of this process lies in the range.
     reserved: bool,
     free: Mutex<Ranges>,
-    /// The end of the arena, once page-locked memory of the program lies there.
+    /// The upper part of the arena, for page-locked memory of the program. Set at its first use.
     pinned: OnceLock<Option<Pinned>>,
 }
 
-/// Addresses of page-locked memory that this process backs with pages, and the device with a mirror where a kernel
-/// needs it. They lie apart, so that a look at an address says that it is none of them.
+/// Addresses for page-locked memory. This process backs them with pages, and the device backs them with a mirror if a
+/// kernel needs one. They are apart from other addresses, so that an address alone tells whether it is page-locked.
 struct Pinned {
     base: u64,
     size: u64,
     free: Mutex<Ranges>,
 }
 
-/// The part of the arena for page-locked memory.
+/// The size of the arena divided by the size of its part for page-locked memory.
 const PINNED_PART: u64 = 8;
 
 impl Arena {
@@ -50,17 +50,17 @@ impl Arena {
         self.reserved
     }
 
-    /// The unit in which the worker maps memory.
+    /// Returns the unit in bytes in which the worker maps memory.
     pub fn granularity(&self) -> u64 {
         self.granularity
     }
 
-    /// Takes addresses for `size` bytes, a multiple of the granularity.
+    /// Takes a free range of `size` bytes, a multiple of the granularity. Returns its start, or `None` without room.
     pub fn take(&self, size: u64, align: u64) -> Option<u64> {
         lock(&self.free).take(size, align.max(self.granularity))
     }
 
-    /// Takes these very addresses, if nothing has them.
+    /// Takes the range at `address`. Returns whether the range was free.
     pub fn take_at(&self, address: u64, size: u64) -> bool {
         lock(&self.free).take_at(address, size)
     }
@@ -81,7 +81,7 @@ impl Arena {
         self.pinned.get_or_init(reserve).as_ref()
     }
 
-    /// Takes addresses for page-locked memory of the program.
+    /// Takes a free range for page-locked memory. Returns its start, or `None` without room.
     pub fn take_pinned(&self, size: u64, align: u64) -> Option<u64> {
         lock(&self.pinned()?.free).take(size, align)
     }
@@ -92,7 +92,7 @@ impl Arena {
         }
     }
 
-    /// Whether [`Arena::take_pinned`] gave this address.
+    /// Returns whether the address lies in the part for page-locked memory.
     pub fn is_pinned(&self, address: u64) -> bool {
         let pinned = self.pinned.get().and_then(Option::as_ref);
         pinned.is_some_and(|pinned| address.wrapping_sub(pinned.base) < pinned.size)

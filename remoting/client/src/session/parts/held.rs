@@ -1,4 +1,5 @@
-//! Suspension of a session's share: the program waits at its next call that needs an answer, or has much to send.
+//! Suspension of a session's share. While it lasts, the program waits at its next call that needs an answer, or when it
+//! has too many bytes to send.
 
 use super::wait::lock;
 use crate::program::log;
@@ -9,7 +10,7 @@ use std::time::Instant;
 #[derive(Default)]
 pub struct Held {
     on: AtomicBool,
-    /// Set when the frames that were held back are to be sent.
+    /// Whether the suspension has ended, and the background thread has not yet begun to send the waiting frames.
     released: AtomicBool,
     since: Mutex<Option<Instant>>,
 }
@@ -19,18 +20,18 @@ impl Held {
         self.on.load(SeqCst)
     }
 
-    /// Whether the suspension ended since the last call.
+    /// Returns whether a suspension has ended since the last call of this function.
     pub fn take_released(&self) -> bool {
         self.released.swap(false, SeqCst)
     }
 
-    /// Lets the frames be sent that were held back.
+    /// Marks the suspension as ended, so that the background thread sends the waiting frames.
     pub fn release(&self) {
         self.released.store(true, SeqCst);
     }
 
-    /// Notes that the worker suspended the share, with the reason; or, without a reason, that it resumed it. Returns
-    /// whether it resumed it. For the reader.
+    /// Records that the worker suspended the share for `reason`, or resumed it if `reason` is empty. Returns whether it
+    /// was resumed. The reader calls this.
     pub fn note(&self, peer: &str, reason: &str) -> bool {
         let mut since = lock(&self.since);
         self.on.store(!reason.is_empty(), SeqCst);

@@ -1,10 +1,11 @@
-//! The host side of a copy: rows in the program's memory whose bytes travel packed.
+//! The host side of a copy: rows in the program's memory. The connection carries their bytes packed, without gaps.
 
 use driverapi::memory_operations::Width;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
-/// `width` bytes a row, `height` rows, `depth` slices, at `base` in steps of `pitch` and `slice` bytes.
+/// A box in host memory at `base`: `depth` slices of `height` rows of `width` bytes. The starts of rows are `pitch`
+/// bytes apart, those of slices `slice` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostBox {
     pub base: usize,
@@ -20,12 +21,12 @@ impl HostBox {
         HostBox { base, width: len, height: 1, depth: 1, pitch: len, slice: len }
     }
 
-    /// Bytes of the packed form.
+    /// Returns the number of bytes without gaps.
     pub fn packed(&self) -> u64 {
         self.width * self.height * self.depth
     }
 
-    /// First byte and the byte after the last, in the program's memory.
+    /// Returns the address of the first byte, and the address after the last byte.
     pub fn span(&self) -> (usize, usize) {
         if self.packed() == 0 {
             return (self.base, self.base);
@@ -39,7 +40,7 @@ impl HostBox {
         a < b_end && b < a_end
     }
 
-    /// The same rows without gaps, where they lie without gaps.
+    /// Returns an equivalent box in which rows without gaps between them are merged into one row, and slices likewise.
     fn flat(&self) -> HostBox {
         let mut flat = *self;
         if flat.pitch == flat.width || flat.height == 1 {
@@ -52,7 +53,7 @@ impl HostBox {
         flat
     }
 
-    /// Returns the runs of the packed bytes from `offset` on: the address and length of each, `len` bytes together.
+    /// Returns the contiguous runs of `len` packed bytes from `offset` on, each as an address and a length.
     pub fn runs(&self, offset: u64, len: u64) -> impl Iterator<Item = (usize, usize)> + use<> {
         let flat = self.flat();
         let (mut at, end) = (offset, (offset + len).min(flat.packed()));
@@ -69,7 +70,7 @@ impl HostBox {
         })
     }
 
-    /// Copies `len` of the packed bytes, from `offset` on, to memory of this process.
+    /// Copies `len` packed bytes, starting at `offset`, to the address `to`.
     pub fn pack(&self, offset: u64, len: u64, mut to: usize) {
         for (address, count) in self.runs(offset, len) {
             // SAFETY: the program gave this memory to a copy, and `to` is the copy's own.
@@ -84,7 +85,7 @@ impl HostBox {
         }
     }
 
-    /// The opposite of [`HostBox::pack`].
+    /// Copies `len` packed bytes from the address `from` into the box, starting at `offset`.
     pub fn unpack(&self, offset: u64, len: u64, mut from: usize) {
         for (address, count) in self.runs(offset, len) {
             // SAFETY: as in `pack`.
@@ -99,7 +100,7 @@ impl HostBox {
         }
     }
 
-    /// Copies the bytes of a box of the same shape.
+    /// Copies all bytes from a box of the same shape. The boxes may overlap.
     pub fn copy_from(&self, from: &HostBox) {
         let row = |b: &HostBox, z, y| b.base + (z * b.slice + y * b.pitch) as usize;
         for (z, y) in (0..self.depth).flat_map(|z| (0..self.height).map(move |y| (z, y))) {
@@ -110,7 +111,7 @@ impl HostBox {
         }
     }
 
-    /// Writes the element again and again to each row, which holds a whole number of them.
+    /// Fills each row with copies of `element`. The width of a row is a multiple of the element's length.
     pub fn fill(&self, element: &[u8]) {
         for (z, y) in (0..self.depth).flat_map(|z| (0..self.height).map(move |y| (z, y))) {
             let row = self.base + (z * self.slice + y * self.pitch) as usize;
@@ -126,7 +127,7 @@ impl HostBox {
     }
 }
 
-/// Writes an aligned word of page-locked memory, which other threads of the program see as a whole.
+/// Writes an aligned word of page-locked memory atomically, because other threads of the program may read it.
 pub fn store(address: usize, width: Width, value: u64) {
     // SAFETY: the word lies in page-locked memory of the program, which is not freed before its stream got here.
     unsafe {
@@ -137,7 +138,7 @@ pub fn store(address: usize, width: Width, value: u64) {
     }
 }
 
-/// Reads an aligned word of page-locked memory as a whole.
+/// Reads an aligned word of page-locked memory atomically.
 pub fn load(address: usize, width: Width) -> u64 {
     // SAFETY: as in `store`.
     unsafe {

@@ -1,4 +1,4 @@
-//! The host functions and waits of the program that have not returned.
+//! The program's host functions and waits that have not returned.
 
 use crate::Code;
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, OnceLock};
 
-/// A host function or a wait, with its argument bound. It is called with the session's sticky error, or 0.
+/// A host function or a wait, with its argument bound. It gets the session's sticky error, or 0.
 pub type HostCall = Box<dyn FnOnce(Code) + Send>;
 
 #[derive(Clone, Copy)]
@@ -25,7 +25,7 @@ pub struct Callbacks {
 }
 
 impl Callbacks {
-    /// The number of calls of this kind that have not returned.
+    /// Returns the number of calls of this kind that have not returned.
     pub fn outstanding(&self, kind: Kind) -> &AtomicUsize {
         match kind {
             Kind::Function => &self.functions,
@@ -38,7 +38,7 @@ thread_local! {
     pub static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread runs a host function. CUDA allows no calls from there.
+/// Returns whether the calling thread runs a host function. CUDA allows no calls from host functions.
 pub fn in_callback() -> bool {
     IN_CALLBACK.try_with(Cell::get).unwrap_or(false)
 }

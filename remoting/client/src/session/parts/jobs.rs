@@ -1,4 +1,4 @@
-//! Work that the reader hands over because it may block: a thread of the session's own does it, in order.
+//! A thread of the session for work that may block. The reader must not block, so it queues this work as jobs.
 
 use crate::Code;
 use crate::program::{log, sys};
@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 type Job<Owner> = Box<dyn FnOnce(&Owner) + Send>;
 
-/// The queue of jobs. `Owner` is what they work on: the session.
+/// The queue of jobs, which run in order. `Owner` is the object that a job gets: the session.
 pub struct Jobs<Owner>(OnceLock<Sender<Job<Owner>>>);
 
 impl<Owner> Default for Jobs<Owner> {
@@ -18,7 +18,7 @@ impl<Owner> Default for Jobs<Owner> {
 }
 
 impl<Owner: Send + Sync + 'static> Jobs<Owner> {
-    /// Starts the thread for jobs. Must be called before anything can arrive that leads to a job.
+    /// Starts the thread for jobs. Call this before any frame can arrive that queues a job.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY` if no thread can be started.
@@ -34,10 +34,10 @@ impl<Owner: Send + Sync + 'static> Jobs<Owner> {
         })
     }
 
-    /// Queues a job and returns at once. Without [`Jobs::start`] it does nothing.
+    /// Queues a job and returns at once. If the thread was never started, the job is dropped.
     pub fn soon(&self, job: impl FnOnce(&Owner) + Send + 'static) {
         if let Some(jobs) = self.0.get() {
-            // The thread ends with the process only.
+            // The thread ends only with the process, so this cannot fail.
             let _ = jobs.send(Box::new(job));
         }
     }

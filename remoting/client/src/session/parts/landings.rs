@@ -1,4 +1,5 @@
-//! Ranges of the program's memory in which copies have landed. A worker on this machine writes there unseen.
+//! A list of the host memory ranges that copies from the device have written. The kernel does not track the writes of a
+//! worker on this machine, so the session records their ranges here.
 
 use super::host_box::HostBox;
 use super::wait::lock;
@@ -6,7 +7,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// When there are more ranges than this, they are joined.
+/// The maximum number of ranges. Further ranges are merged into the last one.
 const MOST: usize = 1024;
 
 #[derive(Default)]

@@ -1,7 +1,7 @@
-//! The parts of a session: queues, buffers and records of what a worker has told or was sent.
+//! The parts of a session: its queues and buffers, and records of the worker's reports.
 //!
-//! Called by the files of `session`. No part knows the session: a part that needs something of it gets that from its
-//! caller (`receiver::Incoming`, `jobs::Jobs`).
+//! The other files of `session` call these parts. No part uses the type `Session`. If a part needs a service of the
+//! session, its caller passes that service (`receiver::Incoming`, `jobs::Jobs`).
 
 pub mod arena;
 pub mod device_box;

@@ -1,21 +1,21 @@
-//! The frames that a session has to send, and those sent that it may have to send again.
+//! The outgoing frames of a session: those that are not sent, and those that a reconnect may need again.
 
 use super::queues::Queues;
 use super::streams::Streams;
 use protocol::{HEADER_BYTES, Header, Kept, Writer};
 
-/// More waiting bytes than this leave at once.
+/// The number of waiting bytes above which the frames are sent at once.
 pub const FULL: usize = 64 << 10;
-/// Tails longer than this are sent from where they are.
+/// The maximum length of a tail that is copied into its frame. Longer tails are sent from the caller's memory.
 pub const COPIED_TAIL: usize = 16 << 10;
-/// Borrowed tails are acknowledged, and copied if they have to be, in pieces of this many bytes.
+/// The size in bytes of the pieces in which borrowed tails are acknowledged, and copied if necessary.
 const BORROWED: usize = 64 << 10;
-/// The most memory that is kept for later pieces.
+/// The maximum number of bytes of spare buffers.
 const MOST_SPARE: usize = 4 << 20;
 
 pub enum Piece {
     Owned(Vec<u8>),
-    /// Memory of a caller that is still in the call that sends it.
+    /// Address and length of the caller's memory. The caller waits in the call that sends these bytes.
     Borrowed(usize, usize),
 }
 
@@ -31,7 +31,7 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// Memory of pieces that are no longer kept: new memory costs a page fault for each 4 KiB.
+/// Buffers of dropped pieces, kept for reuse. A new buffer would cost a page fault for each 4 KiB.
 #[derive(Default)]
 struct Spares {
     all: Vec<Vec<u8>>,
@@ -59,16 +59,16 @@ impl Spares {
 
 pub struct Outbox {
     pub kept: Kept<Piece>,
-    /// The number of kept pieces that are borrowed.
+    /// The number of borrowed pieces in `kept`.
     borrowed: usize,
     spares: Spares,
-    /// The number of the last command.
+    /// The number of the last appended command.
     pub last: u64,
     pub streams: Streams,
     pub queues: Queues,
-    /// Whether the background thread ticks; else it sleeps.
+    /// Whether the background thread looks for frames periodically. Otherwise it sleeps.
     pub ticking: bool,
-    /// Whether the socket took no more: the background thread waits until it does.
+    /// Whether the socket's buffer is full. The background thread waits until there is room.
     pub full: bool,
     pub connected: bool,
 }
@@ -82,7 +82,7 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// Appends a frame whose payload is what `body` writes and `tail` bytes that follow later.
+    /// Appends a frame. `body` writes the payload, and the caller appends `tail` more bytes later.
     pub fn frame(&mut self, mut header: Header, tail: usize, body: impl FnOnce(&mut Writer)) {
         if !matches!(self.kept.last(), Some(Piece::Owned(bytes)) if bytes.len() < FULL) {
             self.kept.push(Piece::Owned(self.spares.take(FULL)));
@@ -99,7 +99,7 @@ impl Outbox {
         });
     }
 
-    /// Records a frame of this number that left before there was an outbox.
+    /// Records a frame with this number that was sent before the outbox existed.
     pub fn has_sent(&mut self, number: u64, frame: Vec<u8>) {
         let len = frame.len();
         self.last = number;
@@ -122,7 +122,8 @@ impl Outbox {
         }
     }
 
-    /// Drops what the worker has received. An impossible count is ignored: more is kept then.
+    /// Drops the pieces that the worker has received. `acknowledged` counts the received bytes since the session began.
+    /// If it exceeds the number of sent bytes, nothing is dropped.
     pub fn trim(&mut self, acknowledged: u64) {
         let Outbox { kept, borrowed, spares, .. } = self;
         let _ = kept.acknowledge(acknowledged, |piece| match piece {
@@ -131,7 +132,7 @@ impl Outbox {
         });
     }
 
-    /// Copies the borrowed pieces.
+    /// Replaces all borrowed pieces by copies, so that their owners may change the bytes.
     pub fn own(&mut self) {
         let Outbox { kept, borrowed, spares, .. } = self;
         for piece in kept.newest_first() {
@@ -147,7 +148,7 @@ impl Outbox {
         }
     }
 
-    /// Drops everything: nothing will be sent any more.
+    /// Drops all pieces, because nothing will be sent any more.
     pub fn give_up(&mut self) {
         (self.kept, self.borrowed) = (Kept::default(), 0);
     }

@@ -1,4 +1,4 @@
-//! The ring of page-locked memory that a session shares with its worker, in pieces.
+//! The ring: page-locked memory in pieces, which a session shares with its worker to copy pageable memory.
 
 use super::host_box::HostBox;
 use super::wait::Slot;
@@ -7,23 +7,24 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub const PIECE: usize = BULK_CHUNK;
-/// A small number, so that the pieces stay in the processors' caches.
+/// The number of pieces. It is small, so that the pieces stay in the processors' caches.
 pub const PIECES: usize = 8;
 
 #[derive(Default)]
 pub enum Ring {
-    /// No copy went through it yet.
+    /// No copy has used the ring yet, so no memory is allocated.
     #[default]
     Unused,
     There(Pieces),
-    /// No ring is available; there may be one that the worker does not share any more.
+    /// The session does not use a ring. The pieces are those of a ring that the worker does not share any more.
     Refused(Option<Pieces>),
 }
 
 pub struct Pieces {
     pub context: u64,
     pub base: usize,
-    /// The place of each piece, and the copy that used it last; the oldest first.
+    /// The address of each piece, and the slot of the last copy that used the piece. The first piece was used the
+    /// longest time ago.
     pub used: VecDeque<(usize, Option<Arc<Slot>>)>,
 }
 

@@ -1,38 +1,39 @@
-//! Queues of launches. A stream takes a limited number of commands that are not complete, and so does a session. A
-//! thread that launches more waits until some are complete, as with a driver whose queue is full. Other threads go on,
-//! and may release the stream.
+//! The queues of commands that are not complete. A stream may have a limited number of such commands, and so may all
+//! streams together. A thread that launches more waits until some are complete, as with a driver whose queue is full.
+//! Other threads continue, and may unblock the stream.
 
 use super::wait::Slot;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// A fence follows this many commands: when it is passed they are complete.
+/// The number of commands of a stream after which a fence follows. When the worker answers the fence, they are
+/// complete.
 const BATCH: u32 = 1 << 10;
-/// The most commands of a stream, and of all streams, that are not known to be complete.
+/// The maximum number of commands of one stream, and of all streams, that are not known to be complete.
 pub const MOST: u32 = 24 << 10;
 const MOST_TOGETHER: u32 = 48 << 10;
-/// A long command counts once for each `COUNTED_BYTES`, since its worker keeps them, but at most `MOST_COUNTED` times,
-/// since a copy is still one command.
+/// The number of bytes for which a long command counts as one more command, because the worker stores them. A command
+/// counts at most `MOST_COUNTED` times, because a copy is still one command.
 const COUNTED_BYTES: usize = 512;
 const MOST_COUNTED: usize = 16;
 
-/// Returns how many commands a command of so many bytes counts as.
+/// Returns how many commands a command of `bytes` bytes counts as.
 fn weight(bytes: usize) -> u32 {
     bytes.div_ceil(COUNTED_BYTES).clamp(1, MOST_COUNTED) as u32
 }
 
-/// Commands of one stream.
+/// The commands of one stream that are not known to be complete.
 #[derive(Default)]
 struct Queue {
-    /// Commands after the last fence.
+    /// The number of commands after the last fence.
     open: u32,
-    /// Each fence, and the number of commands between the one before and it.
+    /// Each fence, and the number of commands between the previous fence and this one.
     fenced: VecDeque<(Arc<Slot>, u32)>,
     waiting: u32,
 }
 
 impl Queue {
-    /// Removes completed commands; returns how many.
+    /// Removes the commands that are complete, and returns their number.
     fn collect(&mut self) -> u32 {
         let before = self.waiting;
         while self.fenced.front().is_some_and(|(fence, _)| fence.is_finished()) {
@@ -42,10 +43,10 @@ impl Queue {
     }
 }
 
-/// The condition for giving a stream more work.
+/// The answer of [`Queues::room`]: whether a stream may get more work, and if not, how to wait.
 pub enum Room {
     Enough,
-    /// The progress of these streams is unknown: they need a fence.
+    /// These streams have commands without a fence after them. Send a fence to each, then ask again.
     AfterFencing(Vec<u64>),
     After(Arc<Slot>),
 }
@@ -57,7 +58,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Notes that a stream was given a command of this many bytes. Returns whether a fence is due.
+    /// Counts a command of `bytes` bytes that was sent to a stream. Returns whether a fence is due.
     pub fn note(&mut self, stream: u64, bytes: usize) -> bool {
         let (queue, weight) = (self.streams.entry(stream).or_default(), weight(bytes));
         queue.open += weight;
@@ -70,7 +71,7 @@ impl Queues {
         self.together
     }
 
-    /// Notes a fence after everything that the stream was given.
+    /// Records a fence after all commands that the stream has.
     pub fn fence(&mut self, stream: u64, fence: Arc<Slot>) {
         if let Some(queue) = self.streams.get_mut(&stream) {
             queue.fenced.push_back((fence, std::mem::take(&mut queue.open)));
@@ -78,14 +79,14 @@ impl Queues {
         }
     }
 
-    /// Forgets a stream that is gone.
+    /// Removes a destroyed stream.
     pub fn forget(&mut self, stream: u64) {
         if let Some(queue) = self.streams.remove(&stream) {
             self.together -= queue.waiting;
         }
     }
 
-    /// Returns the condition for giving the stream more work.
+    /// Returns whether the stream may get more work, or how to wait for room.
     pub fn room(&mut self, stream: u64) -> Room {
         let Some(queue) = self.streams.get_mut(&stream) else { return Room::Enough };
         if queue.waiting < MOST && self.together < MOST_TOGETHER {
@@ -93,17 +94,17 @@ impl Queues {
         }
         self.together -= queue.collect();
         if self.together >= MOST_TOGETHER {
-            // Other streams' work may have completed, which no thread has checked since.
+            // Work of other streams may have completed since the last check.
             let done: u32 = self.streams.values_mut().map(Queue::collect).sum();
             self.together -= done;
             self.streams.retain(|_, queue| queue.waiting > 0);
         }
         let Some(queue) = self.streams.get(&stream) else { return Room::Enough };
-        // A stream that has nothing to do is always given something: it may be what the others wait for.
+        // A stream without waiting work always has room, because other streams may wait for it.
         if queue.waiting == 0 || queue.waiting < MOST && self.together < MOST_TOGETHER {
             return Room::Enough;
         }
-        // Each of many streams may have a little work that completed long ago.
+        // If there are many streams, each may have a few commands that completed long ago.
         let counts = |id: u64| id == stream || self.together >= MOST_TOGETHER;
         let open: Vec<u64> =
             self.streams.iter().filter(|&(&id, queue)| queue.open > 0 && counts(id)).map(|(&id, _)| id).collect();
@@ -123,7 +124,7 @@ mod tests {
         matches!(queues.room(stream), Room::Enough)
     }
 
-    /// Gives a stream as much as it takes; returns how much that was.
+    /// Adds commands to a stream until it has no room. Returns their number.
     fn fill(queues: &mut Queues, stream: u64) -> u32 {
         let mut given = 0;
         while given <= MOST_TOGETHER && has_room(queues, stream) {

@@ -1,8 +1,8 @@
-//! Free ranges of an address space. Pure: no clock, no locks, no system calls.
+//! Free ranges of an address space. This is a pure data structure without locks and system calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Disjoint free ranges, found by place and by size.
+/// A set of disjoint free ranges, indexed by start and by size.
 #[derive(Debug, Default, Clone)]
 pub struct Ranges {
     by_start: BTreeMap<u64, u64>,
@@ -14,7 +14,7 @@ impl Ranges {
         Self::default()
     }
 
-    /// Frees `start..start + size` and joins it with free neighbours inside `within` (start and end).
+    /// Frees `start..start + size` and merges it with adjacent free ranges inside `within` (start and end).
     pub fn insert(&mut self, start: u64, size: u64, within: (u64, u64)) {
         let (mut start, mut size) = (start, size);
         let before = self.by_start.range(..start).next_back().map(|(&s, &n)| (s, n));
@@ -34,7 +34,8 @@ impl Ranges {
         self.add(start, size);
     }
 
-    /// Takes `size` bytes at a multiple of `align` out of the smallest range that has room, the lowest among equals.
+    /// Takes `size` bytes at a multiple of `align` from the smallest range that has room; of equal ranges, from the
+    /// lowest. Returns the start.
     pub fn take(&mut self, size: u64, align: u64) -> Option<u64> {
         let (range_size, range_start, place) = self.by_size.range((size, 0)..).find_map(|&(range_size, start)| {
             let place = start.checked_next_multiple_of(align)?;
@@ -44,7 +45,7 @@ impl Ranges {
         Some(place)
     }
 
-    /// Takes exactly `start..start + size`, if all of it is free.
+    /// Takes `start..start + size`. Returns false, and takes nothing, if a part of it is not free.
     pub fn take_at(&mut self, start: u64, size: u64) -> bool {
         let Some((&range_start, &range_size)) = self.by_start.range(..=start).next_back() else { return false };
         let end = range_start + range_size;

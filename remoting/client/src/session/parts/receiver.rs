@@ -1,33 +1,33 @@
-//! The bytes that have arrived on a session's connection, and the frames in them.
+//! The receive buffer of a session's connection, and the frames in this buffer.
 
 use carrier::{Spin, TO_WAKE};
 use protocol::{HEADER_BYTES, Header};
 
 pub const BUFFER: usize = 256 << 10;
-/// Runs longer than this are received where they belong, shorter ones through the buffer.
+/// Runs longer than this number of bytes are received directly into their destination, others through the buffer.
 const DIRECT: usize = 16 << 10;
 
-/// The reason why the session cannot go on.
+/// The reason why the session cannot continue.
 pub type Broken = String;
 
-/// A connection that bytes come from.
+/// A source of received bytes: the session's connection.
 pub trait Incoming {
-    /// Receives at most `len` bytes, at least one; `None` if none are there and `wait` is not set. `so_far` were
-    /// received before.
+    /// Receives from 1 to `len` bytes. `so_far` is the number of bytes received before this call. Returns `None` if no
+    /// byte is available and `wait` is not set.
     ///
     /// # Errors
-    /// If the session cannot go on.
+    /// If the session cannot continue.
     ///
     /// # Safety
     /// `to` is valid for writes of `len` bytes.
     unsafe fn receive(&self, so_far: u64, to: *mut u8, len: usize, wait: bool) -> Result<Option<usize>, Broken>;
 }
 
-/// The maximum duration of a busy wait for an answer: the GPU's work and its mirrors take longer than a command.
+/// The maximum duration of a busy wait for an answer. The work of a GPU and its mirrors takes longer than a command.
 const AWAKE: std::time::Duration = TO_WAKE.saturating_mul(2);
 
 pub struct Receiver {
-    /// Bytes of the session so far.
+    /// The number of bytes received since the session began.
     received: u64,
     buffer: Box<[u8]>,
     start: usize,
@@ -46,14 +46,14 @@ impl Receiver {
         self.end - self.start
     }
 
-    /// Whether a whole frame is in the buffer. No event on the socket reports that.
+    /// Returns whether a whole frame is in the buffer. The socket gives no event for such a frame.
     pub fn has_frame(&self) -> bool {
         let Some(header) = self.buffer[self.start..self.end].first_chunk() else { return false };
-        // An invalid header is an error, which the next look reports.
+        // An invalid header counts as a frame. `header` then reports the error.
         Header::decode(header).map_or(true, |header| self.available() >= HEADER_BYTES + header.len as usize)
     }
 
-    /// Receives available bytes, at least one; false if none are there and `wait` is not set.
+    /// Receives at least one byte into the buffer. Returns false if no byte is available and `wait` is not set.
     fn fill(&mut self, session: &impl Incoming, wait: bool) -> Result<bool, Broken> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -62,14 +62,14 @@ impl Receiver {
             (self.start, self.end) = (0, self.end - self.start);
         }
         let room = &mut self.buffer[self.end..];
-        // SAFETY: `room` is ours.
+        // SAFETY: `room` is memory of this receiver.
         let count = unsafe { session.receive(self.received, room.as_mut_ptr(), room.len(), wait)? };
         self.end += count.unwrap_or(0);
         self.received += count.unwrap_or(0) as u64;
         Ok(count.is_some())
     }
 
-    /// Makes sure that `len` bytes (at most the buffer) are there.
+    /// Receives until `len` bytes are in the buffer. `len` is at most the size of the buffer.
     pub fn need(&mut self, session: &impl Incoming, len: usize) -> Result<(), Broken> {
         if self.start + len > BUFFER {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -88,18 +88,18 @@ impl Receiver {
         out
     }
 
-    /// Takes the next `len` bytes, which are there.
+    /// Takes the next `len` bytes out of the buffer, which must contain them (see [`Receiver::need`]).
     pub fn next(&mut self, len: usize) -> &[u8] {
         self.start += len;
         &self.buffer[self.start - len..self.start]
     }
 
-    /// Bytes of the session so far.
+    /// Returns the number of bytes received since the session began.
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Moves the next `len` bytes to `to`.
+    /// Moves the next `len` bytes to `to`. Waits for those that have not arrived.
     ///
     /// # Safety
     /// `to` is valid for writes of `len` bytes.
@@ -115,19 +115,19 @@ impl Receiver {
                 self.start += count;
                 count
             } else {
-                // SAFETY: as the caller vouches.
+                // SAFETY: the caller vouches for `to` and `len`.
                 let count = unsafe { session.receive(self.received, to, len, true)? };
                 self.received += count.unwrap_or(0) as u64;
                 count.unwrap_or(0)
             };
-            // SAFETY: still inside the memory that the caller vouches for, or just behind it.
+            // SAFETY: the address lies inside the memory that the caller vouches for, or just behind it.
             to = unsafe { to.add(count) };
             len -= count;
         }
         Ok(())
     }
 
-    /// Waits for a frame, at first without sleep.
+    /// Waits for a frame: first in a busy wait, then asleep.
     fn wait_for_frame(&mut self, session: &impl Incoming) -> Result<(), Broken> {
         let mut there = false;
         while !there && self.spin.goes_on() {
@@ -143,8 +143,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the next frame's header; `None` if nothing has arrived and `wait` is not set. A frame that has begun is
-    /// waited for.
+    /// Returns the next frame's header, or `None` if no byte has arrived and `wait` is not set. If the first byte has
+    /// arrived, waits for the whole header.
     pub fn header(&mut self, session: &impl Incoming, wait: bool) -> Result<Option<Header>, Broken> {
         if self.available() == 0 {
             if wait {

@@ -1,4 +1,5 @@
-//! A connection that broke is replaced by another one. The session continues where both ends stopped receiving.
+//! Reconnection. When a connection breaks, another one replaces it. The session continues at the byte where each end
+//! stopped receiving.
 
 use crate::program::log;
 use std::os::fd::OwnedFd;
@@ -9,31 +10,31 @@ use std::time::{Duration, Instant};
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The reason why an attempt to reconnect failed; a sentence for a person.
+/// The result of a failed attempt to reconnect, with a reason for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Retry {
     Later(String),
-    /// The appliance has no such session any more.
+    /// The appliance does not have the session any more, so further attempts are useless.
     Never(String),
 }
 
 type Connect = dyn Fn(u64, u64) -> Result<(OwnedFd, u64), Retry> + Send + Sync;
 
-/// The way in which a session reaches its worker again.
+/// The settings and the function with which a session connects to its worker again.
 pub struct Reconnect {
-    /// How long the appliance keeps a session without a connection.
+    /// The time for which the appliance keeps a session without a connection.
     pub grace: Duration,
-    /// Gets the number of the attempt and how many bytes were received; returns a connection, and how many bytes the
-    /// worker has received.
+    /// Makes a connection. Its arguments are the number of the attempt and the number of bytes that this end has
+    /// received. It returns the connection and the number of bytes that the worker has received.
     pub connect: Box<Connect>,
 }
 
 impl Reconnect {
-    /// Tries until `go_on` continues with a connection. `attempts` counts the attempts, and `received` bytes have been
-    /// received until now.
+    /// Repeats attempts with a growing pause until `go_on` accepts a connection, at most for `grace`. `attempts` counts
+    /// the attempts of the session. `received` is the number of bytes that this end has received.
     ///
     /// # Errors
-    /// Why there is no connection.
+    /// The reason why there is no connection.
     pub fn try_again(
         &self,
         peer: &str,

@@ -1,4 +1,4 @@
-//! The connection by which a worker on this machine gets page-locked memory, and the memory that it has got.
+//! The connection over which a worker on this machine gets page-locked memory, and a list of the memory it has.
 
 use crate::locks::{Ordered, Rank};
 use driverapi::descriptors::apart;
@@ -14,22 +14,22 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-/// Copies of less than this go by the wire: there they cost no round trip. Nor is smaller memory shared.
+/// The minimum number of bytes for shared memory and for copies through it. Smaller copies are sent over the
+/// connection, where they need no round trip.
 pub const LEAST: u64 = 64 << 10;
-/// A driver takes about 0.1 s for each GB that it locks.
+/// The maximum time to wait for the worker's answer. A driver needs about 0.1 s to lock 1 GB.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes a connection by which the worker gets memory, if it is on this machine.
+/// Makes a connection for sharing memory. Returns `None` if the worker is on another machine.
 pub type Connect = dyn Fn() -> Option<OwnedFd> + Send + Sync;
 
 #[derive(Default)]
 pub enum Channel {
-    /// Nothing was shared yet.
+    /// No memory has been shared yet.
     #[default]
     Unused,
     Open(OwnedFd),
-    /// The end of sharing: nothing is shared any more. An open connection stays: its end tells the worker that this
-    /// process has ended.
+    /// Sharing has ended. An open connection is kept, because the worker notices the end of this process by its end.
     Over {
         _kept: Option<OwnedFd>,
     },
@@ -38,8 +38,8 @@ pub enum Channel {
 pub struct Shared {
     pub connect: OnceLock<Box<Connect>>,
     pub channel: Ordered<Channel>,
-    /// The end of each piece by its start. The worker has them unless the session has moved; then it asks for the
-    /// bytes.
+    /// The end of each shared range, by its start. If the session has moved, its new worker does not have this memory
+    /// and requests the bytes instead.
     pub pieces: Mutex<BTreeMap<usize, usize>>,
     pub any: AtomicBool,
 }
@@ -51,9 +51,9 @@ impl Default for Shared {
     }
 }
 
-/// A new file for the memory, which no end can make shorter.
+/// Creates a memory file of `size` bytes. It is sealed, so that neither end can shrink it.
 pub fn file(size: u64) -> io::Result<OwnedFd> {
-    // Beyond the limit of a file's size the kernel would not only refuse, but end the program by a signal.
+    // If the file were larger than the process's limit, the kernel would kill the process with a signal.
     if getrlimit(Resource::Fsize).current.is_some_and(|most| size > most) {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
@@ -63,7 +63,7 @@ pub fn file(size: u64) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Whether the worker has the memory too.
+/// Sends the memory to the worker. Returns whether the worker has mapped it.
 pub fn give(channel: &OwnedFd, memory: &SharedMemory, file: &OwnedFd) -> io::Result<bool> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -1,11 +1,12 @@
-//! Known progress of the streams: the last command of each, and the commands that are complete.
+//! Records of the progress of streams: the last command of each, and the commands that are known to be complete.
 
-/// The way in which commands are known to be complete.
+/// A level of knowledge about completed commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// The commands are complete, so the program may go on.
+    /// The commands are complete, so the program may continue.
     Complete,
-    /// An answer carried all output and the late error, too: a wait need not ask for them.
+    /// The commands are complete, and the worker has reported their output and their late error. A wait needs no
+    /// request.
     Told,
 }
 
@@ -28,24 +29,26 @@ impl Stream {
 
 #[derive(Debug, Default)]
 pub struct Streams {
-    /// The streams that were used last, the latest first. Nothing is known of others.
+    /// The most recently used streams, the latest first. There is no record of other streams.
     used: Vec<Stream>,
-    /// The last command of any stream of the program.
+    /// The number of the program's last command in any stream.
     newest: u64,
-    /// The last command of streams that were forgotten before all of their work was reported.
+    /// The number of the last command of streams that were dropped from `used` before all their work was reported.
     forgotten: u64,
-    /// The last command outside of streams that no thread waits for: it may have failed.
+    /// The number of the last command that has no stream and no waiting thread. An error of this command may still be
+    /// unreported.
     loose: u64,
-    /// The command up to which all results were reported.
+    /// The number of the command up to which all results were reported.
     told: u64,
-    /// Streams of the library's own, which get no work of the program. Nothing is noted of them.
+    /// Streams that the library created for itself. Their commands are not recorded, because they are not the
+    /// program's.
     own: Vec<u64>,
 }
 
 const MOST: usize = 32;
 
 impl Streams {
-    /// Notes a command of the stream. Called for every launch: most follow one in the same stream.
+    /// Records a command of a stream. Runs for every launch, and is fastest if the last command had the same stream.
     pub fn note(&mut self, id: u64, number: u64) {
         if self.own.contains(&id) {
             return;
@@ -73,7 +76,7 @@ impl Streams {
         self.used.insert(0, stream);
     }
 
-    /// Notes a command outside of streams that no thread waits for.
+    /// Records a command that has no stream and no waiting thread.
     pub fn note_loose(&mut self, number: u64) {
         self.loose = number;
     }
@@ -94,19 +97,20 @@ impl Streams {
         self.newest
     }
 
-    /// Returns the command up to which the stream's work is known to be complete.
+    /// Returns the number of the command up to which the stream's work is known to be complete.
     pub fn complete(&self, id: u64, how: Known) -> u64 {
         self.find(id).map_or(0, |stream| stream.known(how))
     }
 
-    /// Whether all work of the stream is known to be complete, if all commands up to `synchronised` are. Nothing is
-    /// known of a stream that is not remembered, not even whether it exists.
+    /// Returns whether all work of the stream is known to be complete, given that all commands up to `synchronised`
+    /// are. A stream without a record counts as complete only if all streams are.
     pub fn is_complete(&self, id: u64, how: Known, synchronised: u64) -> bool {
         let known = |stream: &Stream| stream.last <= stream.known(how).max(synchronised);
         self.find(id).map_or(self.newest <= synchronised, known) && self.has_told(how, synchronised)
     }
 
-    /// Whether all work of streams is known to be complete, if all commands up to `synchronised` are.
+    /// Returns whether all work of all streams is known to be complete, given that all commands up to `synchronised`
+    /// are.
     pub fn is_quiet(&self, how: Known, synchronised: u64) -> bool {
         let mut used = self.used.iter();
         let known =
@@ -114,8 +118,8 @@ impl Streams {
         known && self.has_told(how, synchronised)
     }
 
-    /// Like [`Streams::is_complete`], for a legacy stream, which waits for others: for nothing beyond what it waited
-    /// for last.
+    /// Like [`Streams::is_complete`], for a legacy stream, which waits for other streams. Their later work does not
+    /// count if they have had no command since the legacy stream was last complete.
     pub fn is_legacy_complete(&self, id: u64, how: Known, synchronised: u64) -> bool {
         let waited = self.newest <= self.complete(id, how) && self.has_told(how, synchronised);
         waited || self.is_quiet(how, synchronised)
@@ -136,7 +140,7 @@ impl Streams {
                 stream.told = stream.told.max(told);
             }
             None if self.own.contains(&id) || told == 0 => {}
-            // The stream was given nothing, or was forgotten.
+            // The stream has had no command, or its record was dropped.
             None => self.remember(Stream { id, last: self.forgotten, complete: number, told }),
         }
     }

@@ -1,4 +1,4 @@
-//! A stripe: a connection that carries pieces of large copies, in both directions.
+//! A stripe: an additional connection that carries pieces of large copies in both directions.
 
 use super::wait::lock;
 use crate::locks::{Ordered, Rank};
@@ -10,16 +10,17 @@ use std::ptr::with_exposed_provenance;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// A stripe's thread stops touching memory of an ended command within this time, or the stripe is closed.
+/// The time within which a stripe's thread must stop using the memory of an ended command. Otherwise the stripe is
+/// closed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Makes a new connection with this number, if there is a way.
+/// Makes a connection for the stripe with this number. Returns `None` if that is not possible.
 pub type Connect = dyn Fn(u64) -> Option<OwnedFd> + Send + Sync;
 
-/// The state of a stripe's work.
+/// The work of a stripe's two threads.
 #[derive(Default)]
 pub struct Work {
-    /// Command, address and length.
+    /// The pieces to send: number of the command, address and length.
     pub to_send: VecDeque<(u64, usize, usize)>,
     pub sends: Option<u64>,
     pub receives: Option<u64>,
@@ -44,7 +45,7 @@ impl Stripe {
         sys::shut_down(self.socket.as_raw_fd());
     }
 
-    /// Returns when no thread of the stripe touches memory of the command any more.
+    /// Waits until no thread of the stripe uses memory of the command. Closes the stripe if that takes too long.
     pub fn let_go(&self, command: u64) {
         let is_busy = |work: &mut Work| [work.sends, work.receives].contains(&Some(command));
         let work = lock(&self.work);
@@ -52,7 +53,7 @@ impl Stripe {
             self.changed.wait_timeout_while(work, PATIENCE, is_busy).unwrap_or_else(PoisonError::into_inner);
         let waits = work.to_send.iter().any(|(waiting, ..)| *waiting == command);
         if is_busy(&mut work) || waits {
-            // The worker could not know any more what follows.
+            // The worker cannot tell which bytes follow an interrupted piece, so the stripe must end.
             work.to_send.clear();
             drop(work);
             self.close();
@@ -90,12 +91,14 @@ impl Stripe {
         }
     }
 
+    /// Receives exactly `len` bytes. Returns `None` if the connection ends first.
+    ///
     /// # Safety
     /// `to` is valid for writes of `len` bytes.
     pub unsafe fn fill(&self, to: *mut u8, len: usize) -> Option<()> {
         let mut filled = 0;
         while filled < len {
-            // SAFETY: inside of what the caller vouches for.
+            // SAFETY: the range lies inside the memory that the caller vouches for.
             let count = unsafe { sys::receive(self.socket.as_raw_fd(), to.add(filled), len - filled, true) }.ok()?;
             if count == 0 {
                 return None;
@@ -109,9 +112,9 @@ impl Stripe {
 }
 
 pub struct Stripes {
-    /// The number of stripes, and the way to connect one.
+    /// The number of stripes, and the function that connects one.
     pub connect: OnceLock<(usize, Box<Connect>)>,
-    /// None before the first large copy, and the first after a reconnect.
+    /// The open stripes. `None` before the first large copy, and after a reconnect until the next large copy.
     pub open: Ordered<Option<Vec<Arc<Stripe>>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Waiting for something that arrives on the connection: the waiting thread reads, and delivers what belongs to others.
+//! Waiting for answers. One waiting thread reads the connection, and delivers answers to the other waiting threads.
 
 use crate::Code;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The code and tail of an answer.
+/// An answer: its code, and the bytes after the code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     pub code: Code,
@@ -15,6 +15,8 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Returns the answer if its code is 0.
+    ///
     /// # Errors
     /// The code, if it is not 0.
     pub fn success(self) -> Result<Reply, Code> {
@@ -25,10 +27,10 @@ impl Reply {
         protocol::Reader::new(&self.tail)
     }
 
-    /// Reads the fields of the answer; an answer of another form is an unknown error.
+    /// Decodes the fields of the answer.
     ///
     /// # Errors
-    /// `CUDA_ERROR_UNKNOWN`.
+    /// `CUDA_ERROR_UNKNOWN`, if the bytes do not have this form.
     pub fn decode<T: protocol::Wire>(&self) -> Result<T, Code> {
         self.reader().get().map_err(|_| driverapi::errors::CUDA_ERROR_UNKNOWN)
     }
@@ -38,11 +40,11 @@ impl Reply {
 struct State {
     reply: Option<Reply>,
     lead: bool,
-    /// Whether a thread sleeps; a notification without one would still cost a system call.
+    /// Whether a thread sleeps on the condition. If not, a notification would waste a system call.
     asleep: bool,
 }
 
-/// The place where one awaited answer is delivered, once.
+/// A place for one answer. A thread waits for the answer, and the reader stores it once.
 #[derive(Default)]
 pub struct Slot {
     state: Mutex<State>,
@@ -70,7 +72,7 @@ impl Slot {
         lock(&self.state).reply.clone()
     }
 
-    /// Asks the waiting thread to become the reader.
+    /// Asks the thread that waits for this slot to become the reader.
     fn ask_to_lead(&self) {
         lock(&self.state).lead = true;
         self.changed.notify_all();
@@ -93,24 +95,24 @@ struct Role {
     waiters: Vec<Arc<Slot>>,
 }
 
-/// The next step of a caller of [`Lead::enter`].
+/// The result of [`Lead::enter`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// The slot is finished, or the session has failed.
+    /// The slot has its answer, or the session has failed.
     Over,
-    /// This thread is the reader now, until [`Lead::leave`].
+    /// The calling thread is now the reader, until it calls [`Lead::leave`].
     Read,
 }
 
-/// The thread that reads the connection.
+/// The role of the reader. At most one thread has it and reads the connection.
 #[derive(Default)]
 pub struct Lead {
     role: Mutex<Role>,
 }
 
 impl Lead {
-    /// Blocks until the slot is finished (or `failed`), or this thread is the reader. `disarm` takes the socket away
-    /// from the background reader.
+    /// Blocks until the slot has its answer, `failed` returns true, or the calling thread is the reader. `disarm` stops
+    /// the background reader from watching the socket.
     pub fn enter(&self, slot: &Arc<Slot>, failed: impl Fn() -> bool, disarm: impl Fn()) -> Turn {
         loop {
             {
@@ -131,7 +133,7 @@ impl Lead {
         }
     }
 
-    /// Becomes the reader only if no other thread reads; `disarm` as for [`Lead::enter`].
+    /// Makes the calling thread the reader if no other thread is. Never blocks. `disarm` is as for [`Lead::enter`].
     pub fn try_enter(&self, disarm: impl Fn()) -> bool {
         let mut role = lock(&self.role);
         if std::mem::replace(&mut role.taken, true) {
@@ -143,7 +145,7 @@ impl Lead {
         true
     }
 
-    /// Hands the socket to a thread that waits, or else to the background reader by `arm`.
+    /// Gives the role to a waiting thread. If there is none, `arm` lets the background reader watch the socket.
     pub fn leave(&self, arm: impl Fn()) {
         let mut role = lock(&self.role);
         role.taken = false;
@@ -157,7 +159,7 @@ impl Lead {
         arm();
     }
 
-    /// Wakes all waiting threads to look again: the session has failed.
+    /// Wakes all waiting threads, because the session has failed.
     pub fn wake_all(&self) {
         for waiter in lock(&self.role).waiters.drain(..) {
             waiter.ask_to_lead();

@@ -1,9 +1,9 @@
-//! The signal for the background thread that sends.
+//! A signal that wakes the background thread that sends.
 
 use super::wait::lock;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Wakes the background thread. Takes no lock for long, so that the reader may use it.
+/// A signal for the background thread. The reader may send it, because its lock is held only briefly.
 #[derive(Default)]
 pub struct Wake {
     due: Mutex<bool>,
