@@ -1,5 +1,5 @@
-//! Services of the sessions of one process for each other: appliances do not know each other, so this process carries
-//! the order of streams and the bytes of copies from one to another, without holding up the program's threads.
+//! Services that the sessions of one process provide for each other. Appliances do not know each other, so this process
+//! carries the order of streams and the bytes of copies between them. The program's threads do not wait for this.
 
 use super::pending::{PeerSource, Pending, Source, Then, Waiter};
 use super::sessions::mint;
@@ -8,25 +8,26 @@ use crate::Code;
 use protocol::{BULK_CHUNK, CopyToDeviceLate, Gate, GateOpen, Message, SupplyBytes, SupplyCancel};
 use std::sync::Arc;
 
-/// Holds a stream until it is opened.
+/// A barrier in a stream: later work of the stream waits until [`StreamGate::open`].
 pub struct StreamGate {
     session: Arc<Session>,
     token: u64,
 }
 
 impl StreamGate {
-    /// Lets the stream go on; the next call that synchronises reports the code of what it waited for.
+    /// Lets the stream continue. `code` is the result of the work that the gate stood for: the next synchronising call
+    /// reports it.
     pub fn open(self, code: Code) {
         self.session.note_late(code);
         self.session.jobs.soon(move |session| {
-            // A session that is lost holds no stream.
+            // A session that is lost blocks no stream.
             let _ = session.post(0, &GateOpen { token: self.token }).and_then(|_| session.flush());
         });
     }
 }
 
 impl Session {
-    /// Holds all later work of the stream.
+    /// Blocks all later work of the stream until the returned gate is opened.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -37,19 +38,19 @@ impl Session {
         Ok(StreamGate { session: Arc::clone(self), token })
     }
 
-    /// Sends a command; `then` is called once with the code of its answer, also if the session is or gets lost.
+    /// Sends a command and calls `then` once with the code of the answer. If the session is lost, `then` gets an error.
     pub fn call_then<M: Message>(&self, stream_id: u64, message: &M, then: Then) {
         let pending = Pending::Reply(Waiter::Then(then));
-        // `then` gets an error.
+        // If this fails, `then` gets the error.
         let _ = self.append(M::CODE, stream_id, &[], Some(pending), true, |w| {
             w.put(message);
         });
     }
 
-    /// Copies from the memory of another session when the stream gets there.
+    /// Queues a copy from the memory of another session. The copy begins when the stream reaches it.
     ///
     /// # Errors
-    /// A session's sticky error.
+    /// The sticky error of this session, or `CUDA_ERROR_OUT_OF_MEMORY` if no thread can be started.
     pub fn copy_from_peer(self: &Arc<Self>, stream_id: u64, to: &DeviceBox, from: PeerSource) -> Result<(), Code> {
         self.jobs.start(self)?;
         from.session.jobs.start(&from.session)?;
@@ -69,7 +70,7 @@ impl Session {
         Ok(())
     }
 
-    /// Gets bytes from the session that has them, and sends them to the worker that asked for them.
+    /// Reads bytes from session `from`, and sends them to `to`, whose worker requested them. Returns at once.
     pub(super) fn fetch(
         command: u64,
         from: Arc<PeerSource>,
@@ -86,7 +87,7 @@ impl Session {
             let place = HostBox::linear(bytes.as_mut_ptr().expose_provenance(), len);
             let (stream_id, memory) = (from.stream_id, from.memory.clone());
             let then = move |code| to.jobs.soon(move |to| to.supply_fetched(command, &from, offset, &bytes, code));
-            // `then` gets an error.
+            // If this fails, `then` gets the error.
             let _ = peer.ask_for_bytes(stream_id, &place, &memory, offset, Waiter::Then(Box::new(then)));
         });
         Ok(())
@@ -108,7 +109,7 @@ impl Session {
                 self.post(0, &SupplyCancel { command })
             }
         };
-        // A session that is lost needs no bytes.
+        // A session that is lost needs no bytes, so the error is ignored.
         let _ = posted.and_then(|_| self.flush());
     }
 }

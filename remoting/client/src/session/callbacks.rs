@@ -1,5 +1,5 @@
-//! Host functions that streams run: on one thread of their own, in the order in which they come due. Each wait of a
-//! stream has a thread of its own, because it may last.
+//! Host functions that the program puts into streams. One thread of their own runs them in the order in which streams
+//! reach them. Each wait has a thread of its own, because a wait may take long.
 
 use super::parts::host_calls::{HostCall, IN_CALLBACK, Kind};
 use super::sessions::mint;
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc;
 
 impl Session {
-    /// Calls `function` when the stream gets there; the stream continues when it returns.
+    /// Calls `function` when the stream reaches this point. The stream continues when `function` returns.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -21,7 +21,7 @@ impl Session {
         self.post_call(stream_id, Kind::Function, function)
     }
 
-    /// Like [`Session::post_callback`], but nothing else waits for it, and it may last.
+    /// Like [`Session::post_callback`], but runs `wait` on a thread of its own, so `wait` may block for a long time.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -48,7 +48,7 @@ impl Session {
         self.callbacks.waits.load(SeqCst) > 0
     }
 
-    /// Whether any function or wait of the program is not over.
+    /// Returns whether any host function or wait of the program has not returned.
     pub fn has_calls(&self) -> bool {
         self.has_callbacks() || self.has_waits()
     }
@@ -60,7 +60,7 @@ impl Session {
 
     fn end_call(&self, token: u64, kind: Kind) {
         self.callbacks.outstanding(kind).fetch_sub(1, SeqCst);
-        // In a session that has failed no stream continues.
+        // If the session has failed, no stream continues, so the error is ignored.
         let _ = self.post(0, &CallbackDone { token }).and_then(|_| self.flush());
     }
 

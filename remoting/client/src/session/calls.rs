@@ -1,4 +1,4 @@
-//! Commands that a thread waits for.
+//! Commands whose answer the calling thread waits for.
 
 use super::parts::wait::Turn;
 use super::pending::{Pending, Waiter};
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 impl Session {
-    /// Sends a command and waits for its answer, whatever its code.
+    /// Sends a command and waits for its answer. Returns the answer even if its code is an error.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -23,10 +23,10 @@ impl Session {
         })
     }
 
-    /// Sends a command that is answered when work is complete, and waits for the answer.
+    /// Sends a command that the worker answers when the work before it is complete, and waits for the answer.
     ///
     /// # Errors
-    /// The code of work that failed, also of an earlier copy that no call waited for.
+    /// The code of failed work, or of an earlier failed copy that no call waited for.
     pub fn synchronise<M: Message>(&self, stream_id: u64, message: &M) -> Result<(), Code> {
         let reply = self.call(stream_id, message)?;
         self.synchronised(&reply)
@@ -40,10 +40,10 @@ impl Session {
         self.synchronise_stream_beside(stream_id, || Ok(()))
     }
 
-    /// Synchronises a stream; `meanwhile` is done when the question, and all work before it, has been sent.
+    /// Synchronises a stream. Calls `meanwhile` after the request, and all commands before it, were sent.
     ///
     /// # Errors
-    /// As [`Session::synchronise`], or that of `meanwhile`.
+    /// Those of [`Session::synchronise`], or the error of `meanwhile`.
     pub fn synchronise_stream_beside(
         &self,
         stream_id: u64,
@@ -61,17 +61,18 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for work that is known to be complete and fully reported by the worker: that needs no answer.
+    /// Finishes a synchronisation without a round trip. The caller knows that all work is complete and that the worker
+    /// has reported its results.
     ///
     /// # Errors
-    /// The code of an earlier copy that no call waited for, or the session's sticky error.
+    /// The code of an earlier failed copy that no call waited for, or the session's sticky error.
     pub fn wait_for_nothing(&self) -> Result<(), Code> {
         self.flush()?;
         self.check()?;
         self.take_late()
     }
 
-    /// Waits for the earlier work of a stream outside of any call: the next call that synchronises reports a failure.
+    /// Waits for the earlier work of a stream, but leaves its failure to the next synchronising call.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -84,7 +85,7 @@ impl Session {
     /// Waits for the earlier work of a context.
     ///
     /// # Errors
-    /// As [`Session::synchronise`].
+    /// Those of [`Session::synchronise`].
     pub fn synchronise_context(&self, context: u64) -> Result<(), Code> {
         let reply = self.call_frame(ContextSynchronize::CODE, 0, |w| {
             w.put(&ContextSynchronize { context, launches: self.launches.load(SeqCst) });
@@ -99,7 +100,7 @@ impl Session {
         }
     }
 
-    /// Like [`Session::call`], for a generated function.
+    /// Like [`Session::call`], for an encoded call of a generated function.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -109,7 +110,7 @@ impl Session {
         })
     }
 
-    /// Sends a generated function whose answer is known.
+    /// Sends an encoded call of a generated function whose answer the client knows already, and ignores the answer.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -124,7 +125,7 @@ impl Session {
         self.wait(&self.ask(code, stream_id, body)?)
     }
 
-    /// Sends a command, and all before it; its answer comes to the slot.
+    /// Sends a command and all commands before it. Returns the slot for its answer.
     fn ask(&self, code: u32, stream_id: u64, body: impl FnOnce(&mut protocol::Writer)) -> Result<Arc<Slot>, Code> {
         let slot = Slot::new();
         self.append(code, stream_id, &[], Some(Pending::Reply(Waiter::Thread(Arc::clone(&slot)))), true, body)?;
@@ -132,10 +133,10 @@ impl Session {
         Ok(slot)
     }
 
-    /// Waits until something is delivered to the slot.
+    /// Waits until the slot has its answer. The calling thread may become the reader of the connection.
     ///
     /// # Errors
-    /// The session's error, if it is lost before.
+    /// The session's error, if the session is lost first.
     pub fn wait(&self, slot: &Arc<Slot>) -> Result<Reply, Code> {
         while self.lead.enter(slot, || self.is_lost(), || self.watch.disarm()) == Turn::Read {
             self.read_until(|| slot.is_finished());
@@ -144,7 +145,7 @@ impl Session {
         slot.reply().ok_or_else(|| self.check().err().unwrap_or(CUDA_ERROR_UNKNOWN))
     }
 
-    /// Whether something is delivered to the slot within `patience`.
+    /// Waits at most `patience`. Returns whether the slot has its answer.
     pub(super) fn is_soon(&self, slot: &Slot, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         while !slot.is_finished() {
@@ -153,13 +154,14 @@ impl Session {
                 return false;
             }
             self.poll(left);
-            // Another thread may be the reader.
+            // Another thread may be the reader, so let it run.
             std::thread::yield_now();
         }
         true
     }
 
-    /// Takes in what has arrived, or arrives within `patience`, unless another thread is reading.
+    /// Handles the frames that have arrived. If there are none, waits at most `patience` for one. Does nothing while
+    /// another thread reads.
     pub fn poll(&self, patience: Duration) {
         if self.lead.try_enter(|| self.watch.disarm()) {
             if !patience.is_zero() {
@@ -170,7 +172,7 @@ impl Session {
         }
     }
 
-    /// Notes completions of this event in `progress` as long as that lives.
+    /// Stores completions of this event in `progress` until `progress` is dropped.
     pub fn follow_event(&self, event: u64, progress: &Arc<Progress>) {
         lock(&self.events).insert(event, Arc::downgrade(progress));
     }

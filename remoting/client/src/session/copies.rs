@@ -11,7 +11,7 @@ use protocol::{
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Returns the packed bytes from `offset` on: in place, or gathered if they lie apart.
+/// Returns `len` packed bytes from `offset` on. Borrows them if they lie together, and copies them otherwise.
 fn gather(from: &HostBox, offset: u64, len: u64) -> Cow<'static, [u8]> {
     // SAFETY: the program promised that the source of the copy is readable until the copy is complete.
     let read = |(address, count)| unsafe {
@@ -32,8 +32,8 @@ fn gather(from: &HostBox, offset: u64, len: u64) -> Cow<'static, [u8]> {
 }
 
 impl Session {
-    /// Sends the bytes as they are now; returns when the program may change them. `may_wait`: that may be as late as
-    /// the stream gets there.
+    /// Copies to the device. Returns when the program may change the source. With `may_wait` that may be only when the
+    /// stream reaches the copy; otherwise the current bytes are sent at once.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -69,7 +69,8 @@ impl Session {
         Ok(())
     }
 
-    /// Lets the worker ask for the bytes when the stream gets there, or take them from memory that it shares.
+    /// Queues a copy whose bytes the worker reads when the stream reaches it: the worker requests them, or reads shared
+    /// memory. The program may not change them before.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -77,7 +78,7 @@ impl Session {
         self.supply_late(stream_id, to, from, Waiter::Nobody)
     }
 
-    /// Like [`Session::copy_to_device_late`]; `waiter` is notified when the bytes have been read.
+    /// Like [`Session::copy_to_device_late`]. `waiter` is notified when the worker has read the bytes.
     pub(super) fn supply_late(
         self: &Arc<Self>,
         stream_id: u64,
@@ -106,7 +107,7 @@ impl Session {
         Ok(())
     }
 
-    /// Copies and waits until the bytes have landed.
+    /// Copies to the program's memory and waits until all bytes have arrived.
     ///
     /// # Errors
     /// The copy's code.
@@ -125,7 +126,7 @@ impl Session {
         Ok(())
     }
 
-    /// Copies; the bytes land before anything that completes later in stream order.
+    /// Queues a copy to the program's memory. Its bytes arrive before any later command of the stream completes.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -133,7 +134,7 @@ impl Session {
         self.ask_for_bytes(stream_id, to, from, 0, Waiter::Nobody).map(drop)
     }
 
-    /// Asks for as many bytes as `to` has, from `offset` on of the packed form of `from`.
+    /// Requests as many bytes as `to` has. The first is at `offset` in the packed form of `from`.
     pub(super) fn ask_for_bytes(
         &self,
         stream_id: u64,
@@ -164,13 +165,13 @@ impl Session {
         Ok(number)
     }
 
-    /// Whether there is room to send this much at once.
+    /// Returns whether `len` bytes of copies can be sent without waiting for the worker.
     pub fn has_window(&self, len: u64) -> bool {
         let window = lock(&self.window);
         window.outstanding == 0 || window.outstanding + len <= SEND_WINDOW
     }
 
-    /// Waits until there is room to send this much.
+    /// Waits until `len` bytes of copies can be sent.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -190,7 +191,7 @@ impl Session {
         }
     }
 
-    /// Sends bytes on a thread that may block: the reader may not.
+    /// Sends requested bytes on the session's job thread, which may block. The reader calls this and must not block.
     pub(super) fn supply(&self, command: u64, from: Source, need: &NeedBytes) -> Result<(), String> {
         let NeedBytes { offset, len } = *need;
         let packed = match &from {
@@ -219,12 +220,13 @@ impl Session {
         if self.flush().is_err() || end != from.packed() {
             return;
         }
-        // This releases the lock at once: a thread that appends a command takes it while it holds the outbox's.
+        // The lock is released at the end of this statement. A thread that appends a command takes this lock while it
+        // holds that of the outbox.
         let supplied = self.pending.lock().remove(&command);
         if let Some(Pending::Supply(_, waiter)) = supplied {
             let may_read = matches!(waiter, Waiter::Thread(_));
             waiter.supplied(0);
-            // The thread that waits for it may be the reader, which the answer wakes.
+            // The thread that waits for this copy may be the reader, which only an arriving frame wakes.
             if may_read {
                 self.probe_surely();
             }

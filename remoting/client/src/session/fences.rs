@@ -1,4 +1,4 @@
-//! Fences in streams, and with them the limit of the work that a stream is given before some of it is complete.
+//! Fences in streams. They limit how much uncompleted work a stream can have.
 
 use super::parts::queues::{MOST, Room};
 use super::sessions::mint;
@@ -9,26 +9,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Session {
-    /// Makes a token that `Fenced` will bring back, and the slot that shows it.
+    /// Returns a new token for a fence, and the slot that is finished when the worker answers with this token
+    /// (`Fenced`).
     pub fn new_fence(&self) -> (u64, Arc<Slot>) {
         let (token, slot) = (mint(), Slot::new());
         lock(&self.fences).insert(token, Arc::clone(&slot));
         (token, slot)
     }
 
-    /// Sends a fence after everything that a stream was given until now.
+    /// Sends a fence after all commands that the stream has.
     pub(super) fn fence_queue(&self, stream: u64) -> Result<(), Code> {
         let (token, slot) = self.new_fence();
         self.outbox.lock().queues.fence(stream, slot);
         self.post(stream, &StreamFence { token }).map(drop)
     }
 
-    /// Waits until a stream may be given more.
+    /// Waits until the stream's queue has room for another command.
     ///
     /// # Errors
     /// The session's sticky error.
     pub fn wait_for_queue(&self, stream: u64) -> Result<(), Code> {
-        // The usual case: all streams together have less than one may.
+        // The usual case: all streams together have fewer commands than one stream may have.
         while self.queued.load(Relaxed) >= MOST {
             let room = {
                 let mut outbox = self.outbox.lock();
@@ -48,7 +49,7 @@ impl Session {
         Ok(())
     }
 
-    /// Forgets a stream that is gone: no thread waits for its queue.
+    /// Removes the queue of a destroyed stream, so that no thread waits for this queue.
     pub fn forget_queue(&self, stream: u64) {
         let queues = &mut self.outbox.lock().queues;
         queues.forget(stream);

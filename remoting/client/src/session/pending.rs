@@ -1,4 +1,4 @@
-//! Commands whose answers, or whose bytes, are still to come.
+//! Commands for which the worker will still send an answer, send bytes, or request bytes.
 
 use super::parts::device_box::DeviceBox;
 use super::parts::host_box::HostBox;
@@ -7,7 +7,7 @@ use super::state::Session;
 use crate::Code;
 use std::sync::Arc;
 
-/// A callback for the code of an answer that no thread waits for. The reader calls it: it must not block.
+/// A callback that gets the code of an answer. The reader calls it, so it must not block.
 pub(super) type Then = Box<dyn FnOnce(Code) + Send>;
 
 /// The receiver of an answer.
@@ -18,7 +18,7 @@ pub(super) enum Waiter {
 }
 
 impl Waiter {
-    /// Notifies the waiter: the bytes of a copy have been read, or will not be.
+    /// Notifies the waiter that the bytes of a copy have been read, or will never be read.
     pub(super) fn supplied(self, code: Code) {
         if let Waiter::Thread(slot) = self {
             slot.finish(Reply { code, tail: Vec::new() });
@@ -26,23 +26,23 @@ impl Waiter {
     }
 }
 
-/// The source of bytes of a copy that the worker asks for.
+/// The source of the bytes that the worker requests for a copy.
 #[derive(Clone)]
 pub(super) enum Source {
     Host(HostBox),
-    /// Another session; they go to this one.
+    /// Device memory of another session, and the session that the bytes are sent to.
     Peer(Arc<PeerSource>, Arc<Session>),
 }
 
-/// Device memory of one session that a late copy of another session reads.
+/// Device memory of one session from which a copy of another session reads.
 pub struct PeerSource {
     pub session: Arc<Session>,
-    /// A stream of the library's own, which only this copy uses.
+    /// A stream of the library that only this copy uses.
     pub stream_id: u64,
     pub memory: DeviceBox,
-    /// The session whose streams get a failure.
+    /// The session whose next synchronising call reports a failure.
     pub told: Arc<Session>,
-    /// Kept as long as the memory is read.
+    /// A guard that keeps the memory valid while the copy reads it.
     pub guard: Box<dyn Send + Sync>,
 }
 
@@ -53,17 +53,18 @@ impl PeerSource {
     }
 }
 
-/// The use of a command's answer, or of its pushes.
+/// How the client handles a command's answer, or the bytes that the worker sends or requests for it.
 pub(super) enum Pending {
     Reply(Waiter),
-    /// Bytes land here.
+    /// The host memory into which the worker's bytes are received.
     Landing(HostBox, Waiter),
-    /// Requested bytes are read from here.
+    /// The source from which requested bytes are sent.
     Supply(Source, Waiter),
 }
 
 impl Pending {
-    /// Rejects a command that gets no answer. Threads that wait notice that by themselves.
+    /// Reports `code` to the callback of a command that gets no answer. Waiting threads notice a lost session
+    /// themselves.
     pub(super) fn reject(self, code: Code) {
         if let Pending::Reply(Waiter::Then(then)) | Pending::Landing(_, Waiter::Then(then)) = self {
             then(code);

@@ -1,4 +1,4 @@
-//! The incoming side of a session. Only the thread that has the lead ([`super::parts::wait::Lead`]) runs any of this.
+//! The incoming side of a session. Only the current reader ([`super::parts::wait::Lead`]) runs this code.
 
 use super::parts::receiver::{BUFFER, Broken, Incoming, Receiver};
 use super::pending::{Pending, Source, Waiter};
@@ -13,19 +13,20 @@ use std::io;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-/// Bytes of the field that stands before the bytes of `HostBytes`.
+/// The size in bytes of the field before the payload of `HostBytes`.
 const OFFSET_BYTES: usize = 8;
 
-/// After this long without a byte the background thread checks whether the worker reads.
+/// The interval without received bytes after which the background thread checks whether the worker reads.
 const WINDOW_EVERY: Duration = Duration::from_secs(2);
 
 impl Incoming for Session {
-    /// A connection that breaks is replaced by the next one: a caller in the middle of a frame does not notice. A
-    /// connection on which not even a probe is answered is replaced, too: its carrier may have lost count of its bytes.
+    /// Receives from the connection. If the connection breaks, this function reconnects and continues, so its caller
+    /// does not notice, even within a frame. It also replaces a connection on which a probe gets no answer, because a
+    /// proxy on the way may have lost bytes.
     unsafe fn receive(&self, so_far: u64, to: *mut u8, len: usize, wait: bool) -> Result<Option<usize>, Broken> {
         let (mut asked, mut silent) = (false, 0);
         loop {
-            // SAFETY: as the caller vouches.
+            // SAFETY: the caller vouches for `to` and `len`.
             let reason = match unsafe { sys::receive(self.fd(), to, len, wait) } {
                 Ok(0) => "the appliance closed the connection".into(),
                 Ok(count) => {
@@ -33,12 +34,13 @@ impl Incoming for Session {
                     return Ok(Some(count));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !wait => return Ok(None),
-                // Only while it opens: a session that cannot reconnect then waits without a limit.
+                // This happens only while the session opens. Later, a session that cannot reconnect waits without a
+                // limit.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.may_reconnect() => {
                     self.opens_late(&mut silent)?;
                     continue;
                 }
-                // A suspended share sends nothing. The kernel's keepalive finds out whether the peer is alive.
+                // The worker of a suspended share sends nothing. TCP keepalive detects a dead peer.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.held.is_on() => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !asked => {
                     asked = true;
@@ -55,22 +57,22 @@ impl Incoming for Session {
 }
 
 impl Session {
-    /// Returns when there is a connection again. For the reader alone, which has received `received` bytes.
+    /// Waits for a new connection. Only the reader calls this. `received` is the number of bytes that it has received.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no connection.
     fn reconnect(&self, received: u64, reason: String) -> Result<(), String> {
         let Some(reconnect) = self.reconnect.get().filter(|_| process::check_alive().is_ok()) else {
             return Err(reason);
         };
-        // A thread that sends returns, and sends nothing more.
+        // This makes a thread that is sending return. It then sends nothing more.
         sys::shut_down(self.fd());
         let go_on = |socket: &_, theirs| self.go_on_with(socket, theirs);
         reconnect.try_again(&self.peer, &self.epoch, received, reason, go_on)
     }
 
-    /// Reads until `done`, and takes in what came with that: the next reader is notified of bytes that arrive, not of
-    /// bytes that are in the buffer.
+    /// Handles frames until `done` returns true and the buffer has no whole frame. The next reader waits for events of
+    /// the socket, and would not notice a frame in the buffer.
     pub(super) fn read_until(&self, done: impl Fn() -> bool) {
         let mut receiver = self.receiver.lock();
         while (!done() || receiver.has_frame()) && !self.is_lost() {
@@ -97,7 +99,7 @@ impl Session {
                 carrier::follow_window(&self.socket);
                 continue;
             }
-            // A watch that fired is not armed any more.
+            // A watch that has fired is no longer armed, so there is nothing to disarm.
             if self.lead.try_enter(|| ()) {
                 self.read_available();
                 self.lead.leave(|| self.watch.arm());
@@ -105,7 +107,7 @@ impl Session {
         }
     }
 
-    /// Takes in one frame.
+    /// Handles one frame. Returns false if no byte has arrived and `wait` is not set.
     fn step(&self, receiver: &mut Receiver, wait: bool) -> Result<bool, Broken> {
         let Some(header) = receiver.header(self, wait)? else { return Ok(false) };
         // Only the reader stores this count, and it never decreases.
@@ -126,7 +128,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Receives bytes of a copy where the program wants them.
+    /// Receives bytes of a copy into the program's memory.
     fn land(&self, receiver: &mut Receiver, header: &Header) -> Result<(), Broken> {
         let len = (header.len as usize).checked_sub(OFFSET_BYTES).ok_or("bytes arrived without their place")?;
         receiver.need(self, OFFSET_BYTES)?;
@@ -200,9 +202,10 @@ impl Session {
             Held::CODE => {
                 let (held, _) = Held::decode(payload).map_err(unreadable)?;
                 if self.held.note(&self.peer, &held.reason) {
-                    // The stripes that were open have ended.
+                    // The connections of the stripes have ended.
                     self.end_stripes();
-                    // The background thread sends: the reader may not wait for the lock.
+                    // The background thread sends the waiting frames, because the reader must not wait for the lock of
+                    // the outbox.
                     self.held.release();
                     self.wake.wake();
                 }
@@ -258,7 +261,7 @@ impl Session {
         waiters.iter().for_each(|slot| slot.finish(Reply { code: 0, tail: Vec::new() }));
     }
 
-    /// Whether bytes are still to land in, or to be read from, this memory.
+    /// Returns whether a pending copy will still read or write this host memory.
     pub fn is_in_use(&self, memory: &HostBox) -> bool {
         self.pending.lock().values().any(|pending| match pending {
             Pending::Landing(host, _) | Pending::Supply(Source::Host(host), _) => host.overlaps(memory),
@@ -266,7 +269,7 @@ impl Session {
         })
     }
 
-    /// Whether bytes are still to land in this memory.
+    /// Returns whether a pending copy will still write this host memory.
     pub fn is_landing(&self, memory: &HostBox) -> bool {
         self.pending.lock().values().any(|p| matches!(p, Pending::Landing(host, _) if host.overlaps(memory)))
     }

@@ -1,5 +1,5 @@
-//! Copies of pageable memory to and from a worker on this machine: in pieces, through page-locked memory that it
-//! shares.
+//! Copies of pageable memory to and from a worker on this machine. They go in pieces through the ring, page-locked
+//! memory that the worker shares.
 
 use super::parts::pieces::{PIECE, PIECES, Pieces, Ring};
 use super::parts::sharing::LEAST;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const PAGE: u64 = 4096;
-/// How long a copy that may not wait for its stream waits for a piece: longer than a copy of one takes.
+/// The maximum wait for a piece of a copy that must not wait for its stream. Copying one piece takes less time.
 const PATIENCE: Duration = Duration::from_millis(2);
 
 impl Session {
-    /// The pieces, if there are any and no other thread uses them.
+    /// Locks the ring, and creates it if necessary. Returns `None` if there is no ring or another thread uses it.
     fn ring(&self, context: u64) -> Option<Guard<'_, Ring>> {
         let mut ring = self.ring.try_lock()?;
         *ring = match std::mem::take(&mut *ring) {
@@ -28,8 +28,8 @@ impl Session {
         matches!(*ring, Ring::There(_)).then_some(ring)
     }
 
-    /// Takes the piece with the oldest copy, once that is complete; `None` if that takes too long and `may_wait` is not
-    /// set.
+    /// Takes the piece that was used the longest time ago, and waits for its copy to complete. Returns `None` if
+    /// `may_wait` is not set and that takes longer than `PATIENCE`.
     fn take_piece(&self, pieces: &mut Pieces, may_wait: bool) -> Result<Option<usize>, Code> {
         let Some((place, last)) = pieces.used.pop_front() else { return Ok(None) };
         if let Some(slot) = last.filter(|slot| !slot.is_finished()) {
@@ -50,22 +50,23 @@ impl Session {
         let size = PIECE * PIECES;
         let address = self.arena().take_pinned(size as u64, PAGE)?;
         let base = address as usize;
-        // SAFETY: this part of the arena was just taken for this purpose.
+        // SAFETY: this range of the arena was just taken for the ring.
         let backed = unsafe { self.back_shared(context, base, size) };
         if self.shares(&HostBox::linear(base, size as u64)) {
             let used = (0..PIECES).map(|at| (base + at * PIECE, None)).collect();
             return Some(Pieces { context, base, used });
         }
         if backed {
-            // SAFETY: it was just given its memory, and no other code knows it.
+            // SAFETY: the range was just backed with memory, and no other code knows its address.
             unsafe { sys::unback(base, size) };
         }
         self.arena().put_back_pinned(address, size as u64);
         None
     }
 
-    /// Copies as many of the packed bytes as there is room for through the ring, and returns how many. The program may
-    /// change them then. With `may_wait` copies all of them, as soon as the stream gets there.
+    /// Copies packed bytes to the device through the ring. Returns how many were copied: the program may change those.
+    /// With `may_wait` it copies all of them, and may wait for the stream; otherwise it stops when no piece is free
+    /// soon.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -96,7 +97,8 @@ impl Session {
         Ok(offset)
     }
 
-    /// Copies through the ring and waits until the bytes have landed. `None`: they have to go by the wire.
+    /// Copies to the host through the ring, and waits until the bytes have arrived. Returns `None` if the ring cannot
+    /// be used and the bytes must go over the connection.
     pub(super) fn receive_by_ring(&self, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Option<Result<(), Code>> {
         if to.packed() < LEAST || !from.is_linear() || self.shares(to) {
             return None;
@@ -146,7 +148,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the ring of a context that is about to be destroyed, with all that the worker knows of the pieces there.
+    /// Destroys the ring of a context that is about to be destroyed, and ends its sharing with the worker.
     pub fn end_ring(&self, context: u64) {
         let mut ring = self.ring.lock();
         let (Ring::There(pieces) | Ring::Refused(Some(pieces))) = &*ring else { return };
@@ -154,12 +156,12 @@ impl Session {
             return;
         }
         for slot in pieces.used.iter().filter_map(|(_, slot)| slot.as_ref()) {
-            // A session that is lost touches nothing any more.
+            // A lost session does not use the memory any more, so the error is ignored.
             let _ = self.wait(slot);
         }
         let (base, size) = (pieces.base, PIECE * PIECES);
         self.end_shared(base);
-        // SAFETY: `new_ring` gave it its memory, and the copies that used it are complete.
+        // SAFETY: `new_ring` backed this range with memory, and the copies that used it are complete.
         unsafe { sys::unback(base, size) };
         self.arena().put_back_pinned(base as u64, size as u64);
         *ring = Ring::Unused;
