@@ -1,11 +1,12 @@
 //! A session: this process's connection to its worker on one appliance.
 //!
-//! All commands of all threads form one sequence, numbered under the lock of the outbox. A command that no thread waits
-//! for leaves with the next one that a thread waits for, when the buffer is full, or within about 100 us. A thread that
-//! waits reads the connection itself ([`parts::wait`]); a background thread reads only while none waits.
+//! The commands of all threads form one sequence, numbered under the lock of the outbox. A command that no thread waits
+//! for is buffered. It is sent with the next command that a thread waits for, when the buffer is full, or within about
+//! 100 us. A thread that waits reads the connection itself ([`parts::wait`]). A background thread reads only while no
+//! other thread waits.
 //!
-//! `state` holds a session's fields, which `parts` make up; each other file has what a session does with them. The order
-//! of its locks is in `crate::locks`.
+//! `state` defines the session's fields, and `parts` their types. Each other file implements one group of operations.
+//! The order of the locks is in `crate::locks`.
 
 mod across;
 mod callbacks;

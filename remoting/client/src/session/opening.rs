@@ -1,10 +1,10 @@
-//! The first frame of a session.
+//! The first frame of a session, which the client sends before the appliance has answered.
 
 use crate::program::identity;
 use protocol::{Header, Message, Open, Writer, table_hash};
 
-/// The opening frame. The connecting side sends it directly after the preface: the appliance passes on what it does not
-/// read itself, so that the worker has it a round trip earlier.
+/// The opening frame. The client sends it directly after the preface. The appliance does not read it but forwards it,
+/// so the worker gets it one round trip earlier.
 pub struct Opening {
     pub(super) wire: u32,
     pub(super) frame: Vec<u8>,
@@ -13,7 +13,7 @@ pub struct Opening {
 impl Opening {
     pub(super) const NUMBER: u64 = 1;
 
-    /// Makes the opening of a session that speaks this version of the wire.
+    /// Returns the opening of a session with version `wire` of the protocol.
     #[must_use]
     pub fn new(wire: u32) -> Opening {
         let mut payload = Writer::new();

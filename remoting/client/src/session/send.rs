@@ -1,4 +1,4 @@
-//! The outgoing side of a session.
+//! The outgoing side of a session: it appends commands to the outbox and sends the outbox.
 
 use super::parts::outbox::{COPIED_TAIL, FULL, Outbox};
 use super::pending::Pending;
@@ -17,19 +17,19 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-/// How often waiting commands are looked for while there are some.
+/// The interval at which the background thread looks for waiting commands while it ticks.
 const TICK: Duration = Duration::from_micros(75);
-/// Ticks with nothing to send after which the background thread sleeps until a command waits.
+/// The number of ticks without waiting commands after which the background thread sleeps until a command waits.
 const IDLE_TICKS: u32 = 20;
 
-/// How many bytes a program may be ahead of what was sent: a thread with more waits until the worker takes it, until
-/// there is a connection again, or until the share is no longer suspended.
+/// The maximum number of unsent bytes while nothing can be sent. A thread with more waits until the session has a
+/// connection again, or until the suspension of the share ends.
 const MOST_AHEAD: usize = 16 << 20;
-/// How long the background thread waits for room in the socket before it looks again.
+/// The maximum time that the background thread waits for room in the socket before it checks the session again.
 const ROOM: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Appends a command that no thread waits for.
+    /// Appends a command that no thread waits for. Returns the number of the command.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -37,7 +37,7 @@ impl Session {
         self.post_borrowed(stream_id, message, &[])
     }
 
-    /// Like [`Session::post`], with bytes that follow the message's fields.
+    /// Like [`Session::post`], with bytes after the fields of the message.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -49,18 +49,18 @@ impl Session {
         number
     }
 
-    /// Like [`Session::post_tail`]; the tail must stay as it is until [`Session::own_tails`].
+    /// Like [`Session::post_tail`], without a copy of the tail. The tail must not change until [`Session::own_tails`].
     pub(super) fn post_borrowed<M: Message>(&self, stream_id: u64, message: &M, tail: &[u8]) -> Result<u64, Code> {
         self.append(M::CODE, stream_id, tail, None, false, |w| {
             w.put(message);
         })
     }
 
-    /// Copies tails that are still kept, so that their owners may change them. Without a way to reconnect only tails
-    /// that a suspended share holds back are kept.
+    /// Copies the borrowed tails that are still in the outbox, so that their owners may change the bytes. In a session
+    /// that cannot reconnect, only the unsent tails of a suspended share are there.
     pub(super) fn own_tails(&self) {
         if self.may_reconnect() {
-            // What the worker has acknowledged meanwhile need not be copied.
+            // First handle acknowledgements: bytes that the worker has received need no copy.
             self.poll(Duration::ZERO);
         }
         let mut outbox = self.outbox.lock();
@@ -68,7 +68,7 @@ impl Session {
         outbox.own();
     }
 
-    /// Like [`Session::post`], for a generated function.
+    /// Like [`Session::post`], for an encoded call of a generated function.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -78,7 +78,7 @@ impl Session {
         })
     }
 
-    /// Appends a command that uses device memory, written by `body`.
+    /// Appends a command that uses device memory. `body` writes its payload.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -88,7 +88,7 @@ impl Session {
         Ok(number)
     }
 
-    /// Appends a command, gives it its number and sends what has to leave.
+    /// Appends a command with the next number, and sends the outbox if that is due.
     pub(super) fn append(
         &self,
         code: u32,
@@ -118,7 +118,7 @@ impl Session {
             self.pending.lock().insert(number, pending);
         }
         self.frame(&mut outbox, Header { code, seq: number, stream_id, ..Header::default() }, tail.len(), body);
-        // The tail of a copy's frame has a window of its own.
+        // The tail of a copy's frame does not count, because copies have their own limit (`Window`).
         let bytes = outbox.kept.unsent().saturating_sub(before);
         outbox.tail(tail);
         let queued =
@@ -146,7 +146,7 @@ impl Session {
         Ok(number)
     }
 
-    /// Checks that the worker's version has such a command.
+    /// Fails if the worker's protocol version does not have this command.
     fn check_wire(&self, code: u32) -> Result<(), Code> {
         if since(code) <= self.wire {
             return Ok(());
@@ -174,7 +174,7 @@ impl Session {
         outbox.frame(Header { ack, ..header }, tail, body);
     }
 
-    /// Sends everything that was appended.
+    /// Sends all appended frames.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -182,7 +182,7 @@ impl Session {
         self.send(self.outbox.lock())
     }
 
-    /// Sends all waiting frames. Without a connection they are kept for the next one.
+    /// Sends all waiting frames. Without a connection the frames stay in the outbox. Blocks if there are too many.
     fn send(&self, mut outbox: Guard<Outbox>) -> Result<(), Code> {
         while (!outbox.connected || self.held.is_on()) && outbox.kept.unsent() > MOST_AHEAD && !self.is_lost() {
             outbox = outbox.wait(&self.reconnected);
@@ -190,7 +190,7 @@ impl Session {
         self.send_while(&mut outbox, true)
     }
 
-    /// Sends what the socket takes at once; the background thread sends the rest.
+    /// Sends as many bytes as the socket accepts without blocking. The background thread sends the others.
     fn send_some(&self, outbox: &mut Outbox) -> Result<(), Code> {
         self.send_while(outbox, false)
     }
@@ -211,7 +211,8 @@ impl Session {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => outbox.full = true,
                 Err(_) => {
-                    // The reader notices, and reconnects or fails the session: only it may do that.
+                    // The reader notices the closed socket, and reconnects or ends the session. Only the reader may do
+                    // that.
                     outbox.connected = false;
                     sys::shut_down(self.fd());
                 }
@@ -222,16 +223,17 @@ impl Session {
             return Ok(());
         }
         outbox.give_up();
-        // The reader has not noticed yet. What one call has answered, the next ones answer too.
+        // The reader has not noticed yet. All calls from now on must return the same error.
         let _ = self.failure.compare_exchange(0, CUDA_ERROR_EXTERNAL_DEVICE, SeqCst, SeqCst);
         self.check()
     }
 
-    /// Continues with a connection that replaces the one that broke: the worker has received `received` bytes. For the
-    /// reader alone. The background thread sends what was not received: the reader may not wait for the worker to read.
+    /// Continues the session with a new connection. `received` is the number of bytes that the worker has received.
+    /// Only the reader calls this. The reader must not block, so the background thread sends the bytes that the worker
+    /// did not receive.
     ///
     /// # Errors
-    /// If the worker cannot have received that many.
+    /// If `received` is not a possible number of bytes, or a system call fails.
     pub(super) fn go_on_with(&self, socket: &OwnedFd, received: u64) -> Result<(), String> {
         let mut outbox = self.outbox.lock();
         outbox.kept.rewind(received).map_err(|error| error.to_string())?;
@@ -247,7 +249,7 @@ impl Session {
         Ok(())
     }
 
-    /// Acknowledges received bytes if an acknowledgement is overdue and the worker keeps what it sent. Called by the
+    /// Acknowledges received bytes if an acknowledgement is overdue and the worker keeps sent bytes. Called by the
     /// reader, so it never blocks.
     pub(super) fn acknowledge_if_due(&self, received: u64) {
         self.received.store(received, Relaxed);
@@ -258,26 +260,28 @@ impl Session {
             Some(mut outbox) if outbox.connected && outbox.kept.unsent() == 0 => {
                 self.say(&mut outbox, Acknowledge::CODE);
             }
-            // Other threads are sending, and their frames acknowledge, too; except frames that are already encoded.
+            // Another thread is sending. Its next frames carry the acknowledgement; the frames that are already encoded
+            // do not.
             _ if !self.must_acknowledge.swap(true, SeqCst) => self.wake.wake(),
             _ => {}
         }
     }
 
-    /// Probes whether the peer is alive. Called by the reader, so it never blocks: while other threads send, their
-    /// frames serve as the probe.
+    /// Sends a probe to check that the peer is alive. The reader calls this, so it never blocks. If another thread
+    /// holds the outbox, that thread's frames serve as the probe.
     pub(super) fn probe(&self) {
         if let Some(mut outbox) = self.outbox.try_lock() {
             self.say(&mut outbox, Probe::CODE);
         }
     }
 
-    /// Like [`Session::probe`], for other threads, which may block.
+    /// Like [`Session::probe`], but waits for the outbox. For threads that may block.
     pub(super) fn probe_surely(&self) {
         self.say(&mut self.outbox.lock(), Probe::CODE);
     }
 
-    /// Sends a frame that is not a command. What the socket does not take at once, the background thread sends.
+    /// Sends a frame that is not a command. If the socket does not accept all bytes, the background thread sends the
+    /// rest.
     fn say(&self, outbox: &mut Outbox, code: u32) {
         self.frame(outbox, Header { code, ..Header::default() }, 0, |_| ());
         let sent = if outbox.connected { sys::send_some(self.fd(), outbox.kept.to_send()).unwrap_or(0) } else { 0 };
@@ -305,7 +309,7 @@ impl Session {
                 if self.send_some(&mut outbox).is_err() {
                     return;
                 }
-                // A thread that waits for each of its commands sends them itself, and has no use for this thread.
+                // A thread that waits for each of its commands sends them itself and does not need this thread.
                 idle = if outbox.kept.unsent() < waiting { 0 } else { idle + 1 };
                 if idle >= IDLE_TICKS && !outbox.full {
                     outbox.ticking = false;
@@ -313,7 +317,7 @@ impl Session {
                 }
                 let full = outbox.full;
                 drop(outbox);
-                // Not under the lock: the program continues meanwhile.
+                // The lock is not held here, so the program continues.
                 if full {
                     sys::wait_until_writable(self.fd(), ROOM);
                 } else {
@@ -324,7 +328,7 @@ impl Session {
         }
     }
 
-    /// Sends the last frame, if the socket takes it at once. Returns whether all was sent.
+    /// Sends the last frame without blocking. Returns whether all bytes were sent.
     pub(super) fn close(&self) -> bool {
         if let Some(mut outbox) = self.outbox.try_lock()
             && !self.is_lost()

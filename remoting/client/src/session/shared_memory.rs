@@ -1,4 +1,5 @@
-//! Page-locked memory that a worker on this machine shares: copies say where in it the bytes lie.
+//! Page-locked memory that the client shares with a worker on the same machine. A copy then sends only the address of
+//! its bytes.
 
 use super::parts::sharing::{Channel, LEAST, PATIENCE, file, give};
 use super::{HostBox, Session, lock};
@@ -13,13 +14,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 
 impl Session {
-    /// Sets the way to reach the worker for memory that both share.
+    /// Sets the function that connects to the worker to share memory.
     pub fn share_memory_by(&self, connect: impl Fn() -> Option<OwnedFd> + Send + Sync + 'static) {
         let _ = self.shared.connect.set(Box::new(connect));
     }
 
-    /// Connects for memory at once: by the end of that connection a worker on this machine sees the end of this
-    /// process, whatever network the session goes by.
+    /// Opens the connection for shared memory now. A worker on this machine notices the end of this process by the end
+    /// of this connection, even if the session uses a network.
     pub fn show_end(&self) {
         drop(self.channel());
     }
@@ -35,11 +36,12 @@ impl Session {
         channel
     }
 
-    /// Backs addresses of this process with zeroed memory that the worker has too. Returns false if the worker is
-    /// elsewhere, or there is no memory; nothing was changed then.
+    /// Backs an address range of this process with zeroed memory and offers it to the worker. Returns false, without
+    /// any change, if the worker is on another machine or there is no memory. [`Session::shares`] tells whether the
+    /// worker took it.
     ///
     /// # Safety
-    /// As [`sys::back`].
+    /// Same as [`sys::back`].
     pub unsafe fn back_shared(&self, context: u64, address: usize, size: usize) -> bool {
         if (size as u64) < LEAST || self.wire < since(CopyToDeviceShared::CODE) {
             return false;
@@ -47,12 +49,12 @@ impl Session {
         let mut channel = self.channel();
         let Channel::Open(open) = &*channel else { return false };
         let Ok(file) = file(size as u64) else { return false };
-        // SAFETY: as the caller vouches; the file has this size for good.
+        // SAFETY: the caller vouches for the range, and the size of the file cannot change.
         if !unsafe { sys::back_with(address, size, file.as_fd(), 0) } {
             return false;
         }
         let memory = SharedMemory { context, address: address as u64, size: size as u64 };
-        // The worker waits for the context, whose creation may not have been sent.
+        // The worker needs the context, and the command that creates it may still be unsent.
         match self.flush().map_err(|_| io::ErrorKind::NotConnected.into()).and_then(|()| give(open, &memory, &file)) {
             Ok(true) => {
                 lock(&self.shared.pieces).insert(address, address + size);
@@ -64,7 +66,7 @@ impl Session {
         true
     }
 
-    /// Ends sharing of the memory that starts there. No copy uses it any more.
+    /// Ends the sharing of the range that starts at `address`. No copy may still use the range.
     pub fn end_shared(&self, address: usize) {
         if lock(&self.shared.pieces).remove(&address).is_none() {
             return;
@@ -72,14 +74,14 @@ impl Session {
         let mut channel = self.shared.channel.lock();
         let Channel::Open(open) = &*channel else { return };
         let gone = SharedMemory { context: 0, address: address as u64, size: 0 }.encode();
-        // A partial write is a failure, too.
+        // A partial write counts as a failure.
         if !send(open, &gone, SendFlags::NOSIGNAL).is_ok_and(|sent| sent == gone.len()) {
             self.share_nothing(&mut channel);
         }
     }
 
-    /// Checks the sharing after a reconnect, which may have led to another worker: then nothing is shared with it. For
-    /// the reader, which may not wait.
+    /// Checks whether the worker still shares memory after a reconnect. If the session has moved to another worker,
+    /// sharing ends. Called by the reader, so it never blocks.
     pub(super) fn check_shared(&self) {
         let Some(mut channel) = self.shared.channel.try_lock() else { return };
         let Channel::Open(open) = &*channel else { return };
@@ -88,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Stops sharing: all copies go by the wire from now on.
+    /// Ends sharing. From now on all copies are sent over the session's connection.
     fn share_nothing(&self, channel: &mut Channel) {
         if let Channel::Open(open) = std::mem::take(channel) {
             *channel = Channel::Over { _kept: Some(open) };
@@ -97,7 +99,7 @@ impl Session {
         lock(&self.shared.pieces).clear();
     }
 
-    /// Returns where the bytes of a copy lie, if the worker has them too and the copy is large enough.
+    /// Returns the address of a copy's bytes, if the worker shares them and the copy is large enough.
     pub(super) fn shared_place(&self, host: &HostBox) -> Option<u64> {
         if !self.shared.any.load(SeqCst) || host.packed() < LEAST {
             return None;
@@ -108,7 +110,7 @@ impl Session {
         (end <= *last && (end - start) as u64 == host.packed()).then_some(start as u64)
     }
 
-    /// Whether the worker has this memory, too.
+    /// Returns whether the worker shares this memory.
     pub fn shares(&self, host: &HostBox) -> bool {
         self.shared_place(host).is_some()
     }

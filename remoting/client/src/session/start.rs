@@ -1,4 +1,4 @@
-//! The start of a session: its first frame, its part of the address space, its threads.
+//! The start of a session: it sends the first frame, reserves the arena and starts the threads.
 
 use super::parts::held::Held;
 use super::parts::host_calls::Callbacks;
@@ -24,15 +24,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
-/// How long a worker may take to answer the first frame: it may lack a CPU, and a driver may take long to start.
+/// The maximum time for the worker to answer the first frame. The worker may lack a CPU, and a driver may start slowly.
 const OPEN_SECONDS: u32 = 60;
 
 impl Session {
-    /// Starts a session on a connected socket whose other end is a worker, to which `opening` was sent. With
-    /// `reconnect` it outlives the connection.
+    /// Starts a session on a connected socket, after `opening` was sent to the worker at the other end. With
+    /// `reconnect` the session survives a broken connection.
     ///
     /// # Errors
-    /// A line for people, if the worker does not answer as it should.
+    /// A message for the user, if the worker does not answer as expected.
     pub fn start(
         socket: OwnedFd,
         peer: &str,
@@ -84,7 +84,7 @@ impl Session {
         sys::receive_timeout(fd, Some(QUIET_SECONDS));
         let opened =
             session.open(opening).map_err(|code| format!("the worker of {peer} opens no session (code {code})"));
-        // A session that cannot reconnect waits without a time limit: the system finds out that a peer is gone.
+        // A session that cannot reconnect waits without a limit, and relies on the system to detect a dead peer.
         sys::receive_timeout(fd, reconnect.is_some().then_some(QUIET_SECONDS));
         let opened = opened?;
         if let Some(reconnect) = reconnect {
@@ -107,7 +107,7 @@ impl Session {
         self.wait(&slot)?.success()?.decode()
     }
 
-    /// Counts the worker's silence while the session opens, and logs the first one.
+    /// Adds to the worker's silence while the session opens, and logs the first time. `silent` is in seconds.
     pub(super) fn opens_late(&self, silent: &mut u32) -> Result<(), String> {
         *silent += QUIET_SECONDS;
         if *silent >= OPEN_SECONDS {
@@ -123,7 +123,8 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps host allocations out of the arena, so that an address says where its memory is.
+    /// Reserves the arena's addresses, so that no host memory lies there and an address tells whether it is device
+    /// memory.
     fn place_arena(&self, first: Opened) -> Arena {
         let mut opened = first;
         for _ in 0..8 {

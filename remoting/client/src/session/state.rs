@@ -1,4 +1,4 @@
-//! The fields of a session: its connection, the queue of commands, the awaited answers, and the reason of its end.
+//! The fields of a session: its connection, outgoing commands, awaited answers, and the error that ended it.
 
 use super::Known;
 use super::parts::arena::Arena;
@@ -26,27 +26,26 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 
-/// After this long without a byte a waiting call probes whether the peer is alive, and then waits as long for the
-/// answer.
+/// The time without received bytes after which a waiting call sends a probe. It then waits as long for an answer.
 pub(super) const QUIET_SECONDS: u32 = 5;
 
-/// The most bytes of news that wait for a call that lets the host see them.
+/// The maximum size in bytes of reports on mirrors that wait for a synchronising call.
 const MOST_NEWS: usize = 16 << 20;
 
-/// The device's writes to mirrors: the worker's report, and the bytes of the runs.
+/// A report of the worker: the ranges that the device wrote in mirrors of host memory, and the new bytes.
 pub struct News {
     pub told: MirrorsTold,
     pub bytes: Vec<u8>,
 }
 
-/// Bytes of captured copies that the worker has not taken yet.
+/// The number of bytes of copies that the worker has not received yet, and the threads that wait for it to fall.
 #[derive(Default)]
 pub(super) struct Window {
     pub(super) outstanding: u64,
     pub(super) waiters: Vec<Arc<Slot>>,
 }
 
-/// The last record of an event that is known to be complete.
+/// The number of an event's last record that is known to be complete.
 #[derive(Default)]
 pub struct Progress {
     pub done: AtomicU64,
@@ -55,38 +54,38 @@ pub struct Progress {
 /// The connection of this process to its worker on one appliance.
 pub struct Session {
     pub(super) socket: OwnedFd,
-    /// The name of the appliance, for people.
+    /// The name of the appliance, for messages.
     pub(super) peer: String,
-    /// The version of the wire that the worker speaks on this session.
+    /// The protocol version that the worker uses in this session.
     pub(super) wire: u32,
     pub(super) outbox: Ordered<Outbox>,
-    /// Signals that there is a connection again, that the share is no longer suspended, or that the session is lost.
+    /// Wakes threads that wait for a new connection, for the end of a suspension, or for the loss of the session.
     pub(super) reconnected: Condvar,
-    /// Whether the share is suspended: then little is sent.
+    /// The suspension of the share. While it is suspended, commands are kept in the outbox.
     pub(super) held: Held,
     /// Wakes the background thread that sends.
     pub(super) wake: Wake,
-    /// The way to reach the worker again.
+    /// The function and settings for reconnecting. Empty if the session cannot reconnect.
     pub(super) reconnect: OnceLock<Reconnect>,
     pub(super) epoch: AtomicU64,
-    /// Three values: bytes that the reader has received; how many of them the worker knows of; whether it must get an
-    /// acknowledgement.
+    /// The number of bytes that the reader has received, the number it has acknowledged, and whether an acknowledgement
+    /// must be sent.
     pub(super) received: AtomicU64,
     pub(super) told: AtomicU64,
     pub(super) must_acknowledge: AtomicBool,
-    /// Bytes that the worker has received.
+    /// The number of bytes that the worker has received.
     pub(super) acknowledged: AtomicU64,
     pub(super) lead: Lead,
     pub(super) receiver: Ordered<Receiver>,
     pub(super) watch: sys::Watch,
     pub(super) pending: Ordered<BTreeMap<u64, Pending>>,
-    /// The code that every call answers from now on, or 0.
+    /// The sticky error that every call returns from now on, or 0.
     pub(super) failure: AtomicU32,
-    /// The code of a failed copy that no call waited for, until a synchronising call has answered it; or 0.
+    /// The code of a failed copy that no call waited for, or 0. The next synchronising call returns and clears it.
     pub(super) late: AtomicU32,
     pub(super) lost: AtomicBool,
     pub(super) last_work: AtomicU64,
-    /// How many launches were sent.
+    /// The number of launches that were sent.
     pub(super) launches: AtomicU64,
     pub(super) window: Mutex<Window>,
     pub(super) fences: Mutex<HashMap<u64, Arc<Slot>>>,
@@ -95,21 +94,22 @@ pub struct Session {
     pub(super) jobs: Jobs<Session>,
     pub(super) shared: Shared,
     pub(super) ring: Ordered<Ring>,
-    /// The worker's reports on mirrors, until a call lets the host see them.
+    /// The worker's reports on mirrors that the program's memory does not show yet.
     pub(super) news: Mutex<Vec<News>>,
     pub(super) news_bytes: AtomicUsize,
     pub(super) landings: Landings,
-    /// The commands of all streams that are not known to be complete; a long command counts several times (`weight`).
+    /// The number of commands of all streams that are not known to be complete. A long command counts several times
+    /// (see `parts::queues`).
     pub(super) queued: AtomicU32,
     pub(super) stripes: Stripes,
     pub(super) arena: OnceLock<Arena>,
     pub(super) image_bytes: AtomicU64,
-    /// Devices that reach another one's memory, and the number of reasons (`Access`).
+    /// Pairs of devices where the first may access the memory of the second, with the number of reasons (`Access`).
     pub reached: Ordered<HashMap<(u32, u32), u32>>,
 }
 
 impl Session {
-    /// Returns how many bytes of images the worker keeps.
+    /// Returns the maximum number of bytes of images that the worker stores for this session.
     pub fn image_bytes(&self) -> u64 {
         self.image_bytes.load(SeqCst)
     }
@@ -118,8 +118,10 @@ impl Session {
         self.arena.get_or_init(Arena::default)
     }
 
+    /// Returns `Ok` while the session has no sticky error.
+    ///
     /// # Errors
-    /// The sticky error, if there is one.
+    /// The sticky error.
     pub fn check(&self) -> Result<(), Code> {
         match self.failure.load(SeqCst) {
             0 => Ok(()),
@@ -127,30 +129,31 @@ impl Session {
         }
     }
 
-    /// Takes the worker's reports on mirrors since the last call, in its order.
+    /// Takes the reports on mirrors that have arrived since the last call, in the worker's order.
     pub fn take_news(&self) -> Vec<News> {
         let mut news = lock(&self.news);
         self.news_bytes.store(0, SeqCst);
         std::mem::take(&mut *news)
     }
 
-    /// Takes the ranges where bytes have landed in the program's memory since the last call; they are noted from the
-    /// first call on.
+    /// Takes the ranges of the program's memory that copies have written since the last call. Recording begins with the
+    /// first call.
     pub fn take_landings(&self) -> Vec<Range<usize>> {
         self.landings.take()
     }
 
-    /// Whether there is too much news to wait for a program that neither waits nor queries.
+    /// Returns whether there are so many reports that they must be applied even if the program neither waits nor
+    /// queries.
     pub fn has_much_news(&self) -> bool {
         self.news_bytes.load(SeqCst) > MOST_NEWS
     }
 
-    /// Whether the worker's version has such a command. Where it does not, there is another way.
+    /// Returns whether the worker's protocol version has this command. If not, the caller uses another command.
     pub fn has(&self, code: u32) -> bool {
         since(code) <= self.wire
     }
 
-    /// Whether answers about events carry the output printed before, and the late error.
+    /// Returns whether answers about events include earlier output and the late error.
     pub fn events_tell(&self) -> bool {
         self.wire >= EVENTS_TELL
     }
@@ -167,7 +170,7 @@ impl Session {
         self.lost.load(SeqCst)
     }
 
-    /// Ends the session as lost. Called by the reader only, so that nothing is written to the program's memory after a
+    /// Marks the session as lost. Only the reader calls this, so no byte is written to the program's memory after a
     /// call has failed.
     pub(super) fn lose(&self, code: Code, reason: &str) {
         let code = if code == 0 { CUDA_ERROR_EXTERNAL_DEVICE } else { code };
@@ -184,7 +187,7 @@ impl Session {
             self.reconnected.notify_all();
             self.wake.wake();
             self.lead.wake_all();
-            // Nothing can be sent any more, so nothing is added after this.
+            // No command can be appended any more, so this list stays empty from now on.
             let pending = std::mem::take(&mut *self.pending.lock());
             pending.into_values().for_each(|pending| pending.reject(code));
         }
@@ -197,12 +200,13 @@ impl Session {
         }
     }
 
-    /// Returns the last command that any stream was given.
+    /// Returns the number of the last command of any stream.
     pub fn newest_in_streams(&self) -> u64 {
         self.outbox.lock().streams.newest()
     }
 
-    /// Whether all work of the program's streams is known to be complete, if all commands up to `synchronised` are.
+    /// Returns whether all work of the program's streams is known to be complete, given that all commands up to
+    /// `synchronised` are.
     pub fn is_quiet(&self, how: Known, synchronised: u64) -> bool {
         self.outbox.lock().streams.is_quiet(how, synchronised)
     }
@@ -217,50 +221,50 @@ impl Session {
         self.outbox.lock().streams.is_legacy_complete(stream_id, how, synchronised)
     }
 
-    /// Registers a stream of the library's own: its work is not the program's.
+    /// Registers a stream of the library itself, so that its work does not count as the program's.
     pub fn own_stream(&self, stream_id: u64) {
         self.outbox.lock().streams.own(stream_id);
     }
 
-    /// Removes such a stream, which is gone.
+    /// Removes a stream that [`Session::own_stream`] registered. Call this when the stream has been destroyed.
     pub fn disown_stream(&self, stream_id: u64) {
         self.outbox.lock().streams.disown(stream_id);
     }
 
-    /// Notes that a stream was waited for or queried: its work, and that of the streams that it waits for, is complete
-    /// up to this command.
+    /// Records that the work of a stream, and of the streams it waits for, is complete up to command `number`.
     pub fn note_complete(&self, stream_id: u64, how: Known, number: u64) {
         self.outbox.lock().streams.note_complete(stream_id, how, number);
     }
 
-    /// Returns the command up to which all work of a stream, and of those that it waits for, is known to be complete.
+    /// Returns the number of the command up to which the work of a stream, and of the streams it waits for, is known to
+    /// be complete.
     pub fn complete_in_stream(&self, stream_id: u64, how: Known) -> u64 {
         self.outbox.lock().streams.complete(stream_id, how)
     }
 
-    /// Keeps a code for the next call that synchronises.
+    /// Stores a code for the next synchronising call.
     pub(super) fn note_late(&self, code: Code) {
         let _ = self.late.compare_exchange(0, code, SeqCst, SeqCst);
     }
 
-    /// Keeps sticky errors; every answer passes here.
+    /// Stores the code if it is a sticky error. Called with the code of every answer.
     pub(super) fn note_code(&self, code: Code) {
         if is_sticky(code) {
             let _ = self.failure.compare_exchange(0, code, SeqCst, SeqCst);
         }
     }
 
-    /// Notes that the command appended last uses device memory.
+    /// Records that the last appended command uses device memory.
     pub fn note_work(&self) {
         self.last_work.fetch_max(self.outbox.lock().last, SeqCst);
     }
 
-    /// The number of the last command that uses device memory.
+    /// Returns the number of the last command that uses device memory.
     pub fn last_work(&self) -> u64 {
         self.last_work.load(SeqCst)
     }
 
-    /// The number of the last command.
+    /// Returns the number of the last appended command.
     pub fn last_command(&self) -> u64 {
         self.outbox.lock().last
     }

@@ -1,6 +1,6 @@
-//! Connections next to the session's own that carry bytes of large copies, in both directions at the same time. The
-//! commands stay on the session's connection and name their stripe, so all orders are as without stripes. If a stripe
-//! ends, the rest of its bytes goes by the session's own connection.
+//! Stripes: additional connections that carry the bytes of large copies in both directions at the same time. The
+//! commands stay on the session's connection and name their stripe, so stripes do not change the order. If a stripe
+//! ends, the rest of its bytes is sent on the session's connection.
 
 use super::parts::stripe::Stripe;
 use super::pending::{Pending, Source, Waiter};
@@ -14,16 +14,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Smaller copies finish before stripes help.
+/// The minimum size in bytes of a copy that uses stripes. Smaller copies would end before stripes help.
 const LEAST: u64 = 8 << 20;
 const PIECE: u64 = BULK_CHUNK as u64;
-/// The most pieces of a copy to the host that are assigned to a stripe in advance.
+/// The maximum number of pieces of a copy to the host that are assigned to a stripe in advance.
 const AHEAD: usize = 4;
 
 const STRIPES: &str = "REMOTEGPU_STRIPES";
 const MOST: usize = 8;
 
-/// Returns how many stripes a session opens, as the environment says; none if it says nothing.
+/// Returns the number of stripes that the environment sets, or 0.
 pub fn wanted_stripes() -> usize {
     let Ok(text) = std::env::var(STRIPES) else { return 0 };
     text.parse().ok().filter(|count| *count <= MOST).unwrap_or_else(|| {
@@ -39,7 +39,7 @@ impl Stripe {
             // SAFETY: the array's own length.
             unsafe { self.fill(header.as_mut_ptr(), header.len())? };
             let PieceHeader { command, len } = PieceHeader::decode(&header);
-            // From here on `let_go` waits. It is called when the command is not pending any more.
+            // From here on `let_go` waits for this piece. It is called when the command is no longer pending.
             self.tell(|work| work.receives = Some(command));
             let to = match session.pending.lock().get(&command) {
                 Some(Pending::Landing(to, _)) if to.packed() == len => *to,
@@ -59,8 +59,10 @@ impl Stripe {
         }
     }
 
+    /// Starts the two threads of the stripe.
+    ///
     /// # Errors
-    /// If the system has no more threads.
+    /// If the system cannot start a thread.
     fn start(self: &Arc<Self>, session: &Arc<Session>) -> std::io::Result<()> {
         let (stripe, session) = (Arc::clone(self), Arc::clone(session));
         sys::spawn("remotegpu-stripe", move || {
@@ -78,20 +80,21 @@ impl Stripe {
 }
 
 impl Session {
-    /// Lets large copies open `count` more connections.
+    /// Lets large copies open `count` additional connections with `connect`.
     pub fn stripe_by(&self, count: usize, connect: impl Fn(u64) -> Option<OwnedFd> + Send + Sync + 'static) {
         let _ = self.stripes.connect.set((count, Box::new(connect)));
     }
 
-    /// Ends the stripes: none of them may work where the session continues. The next large copy opens others. For the
-    /// reader, which may not wait.
+    /// Closes the stripes after a reconnect, because their connections may lead to another worker. The next large copy
+    /// opens new ones. Called by the reader, so it never blocks.
     pub(super) fn end_stripes(&self) {
-        // Without the lock another thread is opening them.
+        // If the lock is taken, another thread is opening stripes.
         let Some(mut open) = self.stripes.open.try_lock() else { return };
         open.take().into_iter().flatten().for_each(|stripe| stripe.close());
     }
 
-    /// Returns the stripes for a copy, if it is worth them.
+    /// Returns the open stripes. Returns none if the copy is too small, its bytes are not contiguous, the worker shares
+    /// the memory, or the share is suspended.
     fn stripes_for(self: &Arc<Self>, host: &HostBox, device: &DeviceBox) -> Vec<Arc<Stripe>> {
         let (start, end) = host.span();
         let lies_together = (end - start) as u64 == host.packed();
@@ -122,8 +125,8 @@ impl Session {
         (0..count).map_while(one).collect()
     }
 
-    /// Copies over the stripes, and returns when the program may change the bytes; false if they have to go another
-    /// way.
+    /// Sends a copy over the stripes. Returns when the program may change the bytes. Returns false, and sends nothing,
+    /// if stripes cannot be used.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -171,7 +174,8 @@ impl Session {
         outcome.map(|()| true)
     }
 
-    /// Copies over the stripes and waits until the bytes have landed. `None`: they have to go another way.
+    /// Receives a copy over the stripes, and waits until the bytes have arrived. Returns `None` if stripes cannot be
+    /// used.
     pub(super) fn receive_by_stripes(
         self: &Arc<Self>,
         stream_id: u64,
