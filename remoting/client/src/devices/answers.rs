@@ -1,5 +1,5 @@
-//! Answers of a context's driver that hold until something is set, and the values set last: neither is asked for or
-//! sent twice.
+//! A cache of a context's driver answers, which hold until a setting changes, and of the last settings. The client
+//! neither repeats a question whose answer it has, nor sends a setting that is already set.
 
 use crate::session::lock;
 use protocol::function;
@@ -9,9 +9,9 @@ use std::sync::Mutex;
 /// The kind of a generated call, for the cache of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A call whose answer holds until something is set.
+    /// A query whose answer does not change until the program sets something.
     Question,
-    /// A call that sets a value. Setting the present value again changes nothing.
+    /// A call that sets a value. Repeating it with the same value has no effect.
     Preference,
     Other,
 }
@@ -34,21 +34,21 @@ pub fn kind(number: u32) -> Kind {
     }
 }
 
-/// More answers than this are forgotten together.
+/// The maximum number of cached answers. When it is reached, all are dropped.
 const MOST: usize = 4096;
 
 #[derive(Default)]
 struct Known {
     answers: HashMap<Vec<u8>, Vec<u8>>,
-    /// The last value by the call without its value, which comes last.
+    /// The last value that the program set. The key is the call without its last field, the value.
     preferences: HashMap<Vec<u8>, Vec<u8>>,
 }
 
-/// The answers of one context.
+/// The cached answers and settings of one context.
 #[derive(Default)]
 pub struct Answers(Mutex<Known>);
 
-/// A value takes four bytes at the end of the fields.
+/// Splits an encoded call into the call without its last field, and this field: a value of four bytes.
 fn split(call: &[u8]) -> (&[u8], &[u8]) {
     call.split_at(call.len().saturating_sub(4))
 }
@@ -71,7 +71,7 @@ impl Answers {
         lock(&self.0).preferences.get(what).is_some_and(|set| set == value)
     }
 
-    /// Notes a preference that the driver took. Answers may change from now on.
+    /// Records a setting that the driver accepted, and drops all answers, because they may have changed.
     pub fn note_preference(&self, preference: &[u8]) {
         let (what, value) = split(preference);
         let known = &mut *lock(&self.0);
@@ -79,7 +79,7 @@ impl Answers {
         known.preferences.insert(what.to_vec(), value.to_vec());
     }
 
-    /// Notes that a limit may have changed.
+    /// Drops all answers, because a limit may have changed.
     pub fn note_limit(&self) {
         lock(&self.0).answers.clear();
     }

@@ -1,4 +1,4 @@
-//! Contexts, and which one each thread uses.
+//! Contexts, and the current context of each thread.
 
 use super::answers::Answers;
 use super::handles::{Kind, Table};
@@ -21,28 +21,29 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 static CONTEXTS: Table<Context> = Table::new(Kind::Context);
 
-/// Highest and lowest priority that streams can have here, as CUDA numbers them.
+/// The greatest and the least priority that streams can have, as CUDA numbers them. A greater priority has a lower
+/// number.
 pub const GREATEST_PRIORITY: i32 = -5;
 pub const LEAST_PRIORITY: i32 = 0;
 
-/// A handle. A primary context has the same one whether it is active or not.
+/// A context of the program. A primary context keeps its handle when it becomes inactive and active again.
 pub struct Context {
     pub handle: usize,
     pub ordinal: i32,
     pub is_primary: bool,
     pub flags: AtomicU32,
     live: RwLock<Option<Arc<Live>>>,
-    /// The number of times that a primary context is retained, or that one of the program's own was made and attached
-    /// to.
+    /// The reference count. For a primary context it counts retains; for another context it counts its creation and
+    /// attachments.
     retained: Ordered<u32>,
 }
 
 type End = fn(&Arc<Live>);
 
-/// Bytes that the device's driver takes by itself for a context, as charged to the share; `memory::taken` changes it.
+/// The bytes that the device's driver takes for a context, as charged to the share. `memory::taken` changes them.
 #[derive(Default)]
 pub struct Taken {
-    /// The bytes for each limit that was set.
+    /// The bytes for each limit that the program set.
     pub limits: Mutex<BTreeMap<u32, u64>>,
     pub modules: Mutex<u64>,
 }
@@ -53,35 +54,36 @@ pub struct Live {
     pub handle: usize,
     pub device: &'static Device,
     pub session: Arc<Session>,
-    /// The legacy default stream.
+    /// The id of the legacy default stream.
     pub legacy_stream: u64,
-    /// The command up to which all are known to be complete.
+    /// The number of the command up to which all commands are known to be complete.
     synchronised: AtomicU64,
     copies: CopyMark,
-    /// The answers of the context's driver.
+    /// The cached answers of the context's driver.
     pub answers: Answers,
     pub taken: Taken,
-    /// The contexts whose devices' memory this one reaches.
+    /// The contexts whose devices' memory this context may access.
     pub peers: Mutex<HashMap<u64, Access>>,
-    /// Streams of the library's own that nothing uses at the moment.
+    /// Streams of the library that nothing uses at the moment.
     pub spare_streams: Mutex<Vec<u64>>,
-    /// The functions to call when the context is destroyed, one for each kind of object that it has.
+    /// The functions to call when the context is destroyed, one for each kind of object in the context.
     ends: Mutex<Vec<End>>,
 }
 
-/// The last copy that the program considers complete because the call has returned. Streams that do not wait for the
-/// legacy stream anyway wait for this event before they do anything else.
+/// The last copy whose call has returned although the copy may still run. The program considers it complete, so streams
+/// that do not wait for the legacy stream first wait for this event.
 #[derive(Default)]
 struct CopyMark {
     event: OnceLock<u64>,
-    /// Number of the record, and the command that records it.
+    /// The generation of the last record, and the number of the command that records it.
     record: Mutex<(u64, u64)>,
     generation: AtomicU64,
 }
 
 impl Live {
-    /// Registers `end` to be called when the context is destroyed, before the appliance destroys it: `end` forgets all
-    /// objects of its kind. Code that makes an object in a context calls this.
+    /// Registers `end`, a function that removes all objects of one kind from the context. It is called when the context
+    /// is destroyed, before the appliance destroys it. Each function that creates an object in a context must call
+    /// this.
     pub fn at_end(&self, end: End) {
         let mut ends = lock(&self.ends);
         if !ends.iter().any(|known| std::ptr::fn_addr_eq(*known, end)) {
@@ -89,7 +91,7 @@ impl Live {
         }
     }
 
-    /// Whether all work that could use device memory has completed.
+    /// Returns whether all work that could use device memory has completed.
     pub fn is_idle(&self) -> bool {
         self.session.last_work() <= self.synchronised.load(SeqCst)
     }
@@ -97,7 +99,7 @@ impl Live {
     /// Waits for all earlier work of the context.
     ///
     /// # Errors
-    /// The code of work that failed.
+    /// The code of failed work.
     pub fn synchronise(&self) -> Result<(), Code> {
         let last = self.session.last_command();
         self.session.synchronise_context(self.id)?;
@@ -105,7 +107,7 @@ impl Live {
         Ok(())
     }
 
-    /// Starts a new stream.
+    /// Creates a stream and returns its id.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -115,7 +117,7 @@ impl Live {
         Ok(stream)
     }
 
-    /// Notes that the legacy stream got a copy whose call returns before the copy is complete.
+    /// Records that the legacy stream has a copy whose call returns before the copy is complete.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -137,8 +139,8 @@ impl Live {
         Ok(())
     }
 
-    /// Makes a stream wait for the copies that the program considers complete. `seen` is the last record that it has
-    /// waited for.
+    /// Makes a stream wait for the copies that the program considers complete. `seen` is the generation of the last
+    /// record that this stream has waited for.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -157,18 +159,18 @@ impl Live {
         Ok(())
     }
 
-    /// Returns the command up to which all are known to be complete.
+    /// Returns the number of the command up to which all commands are known to be complete.
     pub fn synchronised(&self) -> u64 {
         self.synchronised.load(SeqCst)
     }
 
-    /// Whether this command, which a stream of the context was given, is known to be complete.
+    /// Returns whether command number `command` in a stream of the context is known to be complete.
     pub fn is_complete(&self, stream_id: u64, how: Known, command: u64) -> bool {
         command <= self.synchronised() || command <= self.session.complete_in_stream(stream_id, how)
     }
 
-    /// Whether everything that the stream waits for is known to be complete. For the legacy stream that is the work of
-    /// all streams.
+    /// Returns whether everything that the stream waits for is known to be complete. The legacy stream waits for the
+    /// work of all streams.
     pub fn is_stream_complete(&self, stream_id: u64, how: Known) -> bool {
         match stream_id == self.legacy_stream {
             true => self.session.is_legacy_complete(stream_id, how, self.synchronised()),
@@ -176,11 +178,11 @@ impl Live {
         }
     }
 
-    /// Waits for all earlier work of a stream for the program, without a round trip if all is known and reported.
-    /// `meanwhile` is done while the GPU does that work.
+    /// Waits for all earlier work of a stream. Needs no round trip if all work is known to be complete and reported.
+    /// Calls `meanwhile` while the GPU works.
     ///
     /// # Errors
-    /// The code of work that failed, or that of `meanwhile`.
+    /// The code of failed work, or the error of `meanwhile`.
     pub fn wait_for_stream(&self, stream_id: u64, meanwhile: impl Fn() -> Result<(), Code>) -> Result<(), Code> {
         if self.is_stream_complete(stream_id, Known::Told) && self.has_told_all() {
             meanwhile()?;
@@ -192,19 +194,20 @@ impl Live {
     /// Like [`Live::wait_for_stream`], for all earlier work of the context.
     ///
     /// # Errors
-    /// The code of work that failed.
+    /// The code of failed work.
     pub fn wait(&self) -> Result<(), Code> {
         if self.has_told_all() { self.session.wait_for_nothing() } else { self.synchronise() }
     }
 
-    /// Whether no work is under way that may break a context, and whose error every wait reports.
+    /// Returns whether all results are reported and no host function runs. Otherwise, pending work may break the
+    /// context, and each wait must report that error.
     fn has_told_all(&self) -> bool {
         !self.session.has_calls() && self.session.is_quiet(Known::Told, self.synchronised())
     }
 }
 
 impl Context {
-    /// The primary context of a device, not yet active.
+    /// Returns a new primary context of a device. It is not active yet.
     pub fn primary(ordinal: i32) -> Arc<Context> {
         Context::new(ordinal, true, 0).expect("the table has room for the devices")
     }
@@ -217,25 +220,27 @@ impl Context {
         })
     }
 
+    /// Returns the context on the appliance.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED` for a primary context that is not active, too.
+    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED` if it does not exist there. That includes an inactive primary context.
     pub fn live(&self) -> Result<Arc<Live>, Code> {
         let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
         live.clone().ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)
     }
 
-    /// Whether this is still the context that its handle names.
+    /// Returns whether the handle still names this context. It does not if the context was destroyed meanwhile.
     pub fn is_live(live: &Arc<Live>) -> bool {
         let now = CONTEXTS.get(live.handle).and_then(|context| context.live().ok());
         now.is_some_and(|now| Arc::ptr_eq(&now, live))
     }
 
-    /// Whether the program retains this primary context.
+    /// Returns whether the program retains this primary context.
     pub fn is_retained(&self) -> bool {
         *self.retained.lock() > 0
     }
 
-    /// Creates the context on the appliance, if it is not there. The caller holds `retained`.
+    /// Creates the context on the appliance if it does not exist there. The caller holds the lock `retained`.
     fn ensure_live(&self) -> Result<Arc<Live>, Code> {
         if self.live().is_err() {
             self.activate()?;
@@ -273,8 +278,8 @@ impl Context {
         Ok(())
     }
 
-    /// Destroys the context on the appliance, and everything that belongs to it; also memory that it took from pools if
-    /// `pools`.
+    /// Destroys the context on the appliance with everything that belongs to it. If `pools` is set, memory that the
+    /// context took from pools is freed, too.
     fn deactivate(&self, pools: bool) -> Result<(), Code> {
         let live = self.live.write().unwrap_or_else(PoisonError::into_inner).take();
         let Some(live) = live else { return Ok(()) };
@@ -297,11 +302,11 @@ pub fn all_live() -> Vec<Arc<Live>> {
     CONTEXTS.all().iter().filter_map(|context| context.live().ok()).collect()
 }
 
-/// Returns a context for what CUDA does without one: the current one, else any, else the first device's primary
-/// context, which then exists on the appliance before the program retains it.
+/// Returns a context for operations that CUDA allows without one: the current context, or any other. If there is none,
+/// creates the first device's primary context, without retaining it for the program.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why no context can be created.
 pub fn any() -> Result<Arc<Live>, Code> {
     match current() {
         Ok(live) => Ok(live),
@@ -309,10 +314,10 @@ pub fn any() -> Result<Arc<Live>, Code> {
     }
 }
 
-/// Like [`any`], for one device: its primary context if that exists.
+/// Like [`any`], for one device. Prefers the device's primary context.
 ///
 /// # Errors
-/// As [`any`].
+/// Those of [`any`].
 pub fn of_device(device: &Device) -> Result<Arc<Live>, Code> {
     let of_device = |live: &Arc<Live>| live.device.ordinal == device.ordinal;
     let primary = device.primary.live().ok();
@@ -332,15 +337,15 @@ fn one_of(found: Option<Arc<Live>>, device: &Device) -> Result<Arc<Live>, Code> 
     Ok(live)
 }
 
-/// The handle of a context by its id, 0 if it is gone.
+/// Returns the handle of the context with this id, or 0 if it has been destroyed.
 pub fn handle_of(id: u64) -> usize {
     all_live().iter().find(|live| live.id == id).map_or(0, |live| live.handle)
 }
 
-/// Makes a context of the program's own.
+/// Creates a context for the program, as `cuCtxCreate` does. The caller makes it current.
 ///
 /// # Errors
-/// Why the device has none.
+/// The reason why the device can have no context.
 pub fn create(ordinal: i32, flags: u32) -> Result<Arc<Context>, Code> {
     platform::get(ordinal)?;
     let context = Context::new(ordinal, false, flags).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
@@ -350,8 +355,10 @@ pub fn create(ordinal: i32, flags: u32) -> Result<Arc<Context>, Code> {
     Ok(context)
 }
 
+/// Destroys a context that the program created.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT` for a handle that is not a context which the program created.
+/// `CUDA_ERROR_INVALID_CONTEXT` if the handle does not name such a context.
 pub fn destroy(handle: CUcontext) -> Result<(), Code> {
     let context = get(handle)?;
     if context.is_primary {
@@ -367,11 +374,11 @@ pub fn destroy(handle: CUcontext) -> Result<(), Code> {
     result
 }
 
-/// Makes the current context wait for one more [`detach`] before it is destroyed. A primary context is not destroyed
-/// that way.
+/// Adds a reference to the current context, which then needs one more [`detach`] before it is destroyed. Primary
+/// contexts are not destroyed by `detach`.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT` without a current one.
+/// `CUDA_ERROR_INVALID_CONTEXT` if there is no current context.
 pub fn attach() -> Result<usize, Code> {
     let context = current_context()?;
     if !context.is_primary {
@@ -380,10 +387,10 @@ pub fn attach() -> Result<usize, Code> {
     Ok(context.handle)
 }
 
-/// Drops one reference to a context of the program's own; the last one destroys it.
+/// Drops a reference to a context that the program created. Dropping the last reference destroys the context.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT` for one that is not current.
+/// `CUDA_ERROR_INVALID_CONTEXT` if the context is not current.
 pub fn detach(handle: CUcontext) -> Result<(), Code> {
     let context = get(handle)?;
     if current_handle() != context.handle {
@@ -400,15 +407,19 @@ pub fn detach(handle: CUcontext) -> Result<(), Code> {
     if left == 0 { destroy(handle) } else { Ok(()) }
 }
 
+/// Returns the context with this handle.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT`.
+/// `CUDA_ERROR_INVALID_CONTEXT` if there is none.
 pub fn get(handle: CUcontext) -> Result<Arc<Context>, Code> {
     process::check_initialised()?;
     CONTEXTS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_CONTEXT)
 }
 
+/// Retains the primary context of a device, and activates it if necessary.
+///
 /// # Errors
-/// Why the device has no context.
+/// The reason why the device can have no context.
 pub fn retain_primary(ordinal: i32) -> Result<Arc<Context>, Code> {
     let context = &platform::get(ordinal)?.primary;
     let mut retained = context.retained.lock();
@@ -417,6 +428,8 @@ pub fn retain_primary(ordinal: i32) -> Result<Arc<Context>, Code> {
     Ok(Arc::clone(context))
 }
 
+/// Releases the primary context of a device. The last release destroys its state.
+///
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` if it is not retained.
 pub fn release_primary(ordinal: i32) -> Result<(), Code> {
@@ -426,8 +439,8 @@ pub fn release_primary(ordinal: i32) -> Result<(), Code> {
     if *retained == 0 { context.deactivate(false) } else { Ok(()) }
 }
 
-/// Destroys the primary context's state; the next retain makes it again. As CUDA documents, that releases nothing: each
-/// holder still has to release the context. All its allocations are destroyed, those from pools, too (not measured).
+/// Destroys the primary context's state. The next retain creates it again. As CUDA documents, this does not release the
+/// context: each holder still has to release it. All allocations are destroyed, also those from pools (not measured).
 ///
 /// # Errors
 /// The session's sticky error.
@@ -437,7 +450,7 @@ pub fn reset_primary(ordinal: i32) -> Result<(), Code> {
     context.deactivate(true)
 }
 
-/// Handles, the current one last; 0 is none.
+/// The thread's stack of context handles. The last one is current; 0 stands for no context.
 static STACKS: OfThreads<Vec<usize>> = OfThreads::new(drop);
 
 thread_local! {
@@ -448,13 +461,15 @@ fn with_stack<T>(act: impl FnOnce(&mut Vec<usize>) -> T) -> T {
     STACKS.with(&STACK, act)
 }
 
-/// The handle of the current context, or 0.
+/// Returns the handle of the current context, or 0.
 pub fn current_handle() -> usize {
     with_stack(|stack| stack.last().copied().unwrap_or(0))
 }
 
+/// Returns the current context of the calling thread.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT` without one.
+/// `CUDA_ERROR_INVALID_CONTEXT` if there is none.
 pub fn current_context() -> Result<Arc<Context>, Code> {
     process::check_initialised()?;
     let handle = current_handle();
@@ -464,19 +479,21 @@ pub fn current_context() -> Result<Arc<Context>, Code> {
     CONTEXTS.get(handle).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)
 }
 
-/// Returns the context that commands of the calling thread belong to.
+/// Returns the calling thread's current context, if commands can be sent to it.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT`, `CUDA_ERROR_CONTEXT_IS_DESTROYED`, a sticky error, or
-/// `CUDA_ERROR_NOT_PERMITTED` inside a host function.
+/// `CUDA_ERROR_INVALID_CONTEXT`, `CUDA_ERROR_CONTEXT_IS_DESTROYED`, a sticky error, or `CUDA_ERROR_NOT_PERMITTED`
+/// inside a host function.
 pub fn current() -> Result<Arc<Live>, Code> {
     let live = current_context()?.live()?;
     usable(&live)?;
     Ok(live)
 }
 
+/// Checks that commands can be sent to this context.
+///
 /// # Errors
-/// As [`current`].
+/// Those of [`current`].
 pub fn usable(live: &Live) -> Result<(), Code> {
     if in_callback() {
         return Err(CUDA_ERROR_NOT_PERMITTED);
@@ -484,8 +501,10 @@ pub fn usable(live: &Live) -> Result<(), Code> {
     live.session.check()
 }
 
+/// Replaces the calling thread's current context. A null handle leaves the thread without one.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT`.
+/// `CUDA_ERROR_INVALID_CONTEXT` if the handle does not name a context.
 pub fn set_current(handle: CUcontext) -> Result<(), Code> {
     process::check_initialised()?;
     let handle = if handle.is_null() { 0 } else { get(handle)?.handle };
@@ -498,14 +517,18 @@ pub fn set_current(handle: CUcontext) -> Result<(), Code> {
     Ok(())
 }
 
+/// Pushes a context onto the calling thread's stack.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT`.
+/// `CUDA_ERROR_INVALID_CONTEXT` if the handle does not name a context.
 pub fn push_current(handle: CUcontext) -> Result<(), Code> {
     let context = get(handle)?;
     with_stack(|stack| stack.push(context.handle));
     Ok(())
 }
 
+/// Pops the current context from the calling thread's stack, and returns its handle.
+///
 /// # Errors
 /// `CUDA_ERROR_INVALID_CONTEXT` if the stack is empty.
 pub fn pop_current() -> Result<usize, Code> {

@@ -1,7 +1,8 @@
-//! Handles that programs hold: numbers that name an entry of a table, never addresses that any code follows.
+//! Handles that the program gets. A handle is a number that names an entry of a table. It is never used as an address.
 //!
-//! A handle carries its kind, the index of its entry and the entry's generation, so that NULL, freed, foreign and
-//! random handles are all recognised. It is aligned like a pointer and non-zero, because programs test and tag them.
+//! A handle contains the kind of object, the index of the entry and the entry's generation. So null, freed, foreign and
+//! random handles are all detected. A handle is non-zero and aligned like a pointer, because programs test it against
+//! null and use its low bits for tags.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -37,7 +38,7 @@ struct Entries<T> {
     free: Vec<usize>,
 }
 
-/// All objects of one kind.
+/// A table of all objects of one kind.
 pub struct Table<T> {
     kind: Kind,
     entries: RwLock<Entries<T>>,
@@ -48,7 +49,7 @@ impl<T> Table<T> {
         Table { kind, entries: RwLock::new(Entries { all: Vec::new(), free: Vec::new() }) }
     }
 
-    /// Adds the object that `make` builds for its handle; `None` if the table is full.
+    /// Adds the object that `make` builds for its handle. Returns `None` if the table is full.
     pub fn insert(&self, make: impl FnOnce(usize) -> Arc<T>) -> Option<Arc<T>> {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let index = match entries.free.pop() {
@@ -72,7 +73,7 @@ impl<T> Table<T> {
         entry.value.clone()
     }
 
-    /// Takes the object out; its handle is invalid from now on.
+    /// Removes and returns the object. Its handle becomes invalid.
     pub fn remove(&self, handle: usize) -> Option<Arc<T>> {
         let (index, generation) = decode(self.kind, handle)?;
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
@@ -83,19 +84,19 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// Returns every object, as of now.
+    /// Returns all objects that the table has now.
     pub fn all(&self) -> Vec<Arc<T>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         entries.all.iter().filter_map(|entry| entry.value.clone()).collect()
     }
 
-    /// The first answer that `ask` gives for any object.
+    /// Calls `ask` for the objects until it returns `Some`, and returns that value.
     pub fn find_map<A>(&self, ask: impl FnMut(&T) -> Option<A>) -> Option<A> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         entries.all.iter().filter_map(|entry| entry.value.as_deref()).find_map(ask)
     }
 
-    /// Takes out every object for which `gone` holds.
+    /// Removes and returns every object for which `gone` returns true.
     pub fn remove_where(&self, gone: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let Entries { all, free } = &mut *entries;

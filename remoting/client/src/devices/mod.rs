@@ -1,9 +1,9 @@
 //! The devices that the program sees, the contexts on them, and the program's memory there.
 //!
-//! `platform` finds the devices of all shares, and opens the session of each appliance; `context` has what lives as long
-//! as a context; `answers` spares questions to a driver. `handles` are the tables behind the program's handles, and
-//! `ticket` is what processes of a lease give each other. Called by `memory`, `objects`, `module` and all above. No file
-//! here knows of streams, modules or graphs.
+//! `platform` finds the devices of all shares, and opens the session of each appliance. `context` has the contexts and
+//! the state that ends with them. `answers` caches answers of a driver. `handles` has the tables for the program's
+//! handles. `ticket` defines the bytes by which processes of a lease name shared objects to each other. The callers are
+//! `memory`, `objects`, `module` and all higher layers. No file of this folder uses streams, modules or graphs.
 
 pub mod answers;
 pub mod context;

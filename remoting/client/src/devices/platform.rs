@@ -1,5 +1,5 @@
-//! The devices that the program sees: those of all shares in order, narrowed by `CUDA_VISIBLE_DEVICES`; and which of
-//! them reach each other's memory.
+//! The devices that the program sees: the devices of all shares, limited and ordered by `CUDA_VISIBLE_DEVICES`. Also
+//! records which of them may access each other's memory.
 
 use super::context::Context;
 use super::memory::DeviceMemory;
@@ -14,14 +14,14 @@ use driverapi::settings;
 use protocol::PeerAccess;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// One appliance's part of the lease, and the session there once a context was made.
+/// One appliance of the lease, and its session, which begins with the first context.
 pub struct Appliance {
     share: Share,
     hello: Hello,
     session: Ordered<Option<Arc<Session>>>,
 }
 
-/// The limits of a launch, and the abilities of the device.
+/// The limits for launches on a device, and the kinds of launches that it supports.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchLimits {
     pub grid: [u32; 3],
@@ -33,9 +33,9 @@ pub struct LaunchLimits {
 }
 
 pub struct Device {
-    /// The program's number of the device.
+    /// The index by which the program names the device.
     pub ordinal: i32,
-    /// The worker's number of the device.
+    /// The index by which the worker names the device.
     pub index: u32,
     pub info: DeviceInfo,
     pub appliance: Arc<Appliance>,
@@ -44,9 +44,8 @@ pub struct Device {
     launch_limits: LaunchLimits,
 }
 
-/// A reason why a device reaches the memory that the process has on another of its appliance: a context's, a pool's, a
-/// mapping's or an import's. A device that reaches some of it reaches all: the worker knows devices, not the objects
-/// that asked.
+/// A reason why a device may access this process's memory on another device of the same appliance: a context, a pool, a
+/// mapping or an import. The worker allows access per pair of devices, so one reason gives access to all this memory.
 pub struct Access {
     session: Arc<Session>,
     device: &'static Device,
@@ -58,8 +57,8 @@ struct Platform {
     driver_version: i32,
 }
 
-/// Returns the platform, once it was found. A program that got the answer that there is nothing may ask again, and then
-/// does not wait.
+/// Returns the platform, and finds it at the first call. If no device was found, a later call searches again, but
+/// without waiting.
 fn platform() -> Result<&'static Platform, Code> {
     static PLATFORM: OnceLock<Platform> = OnceLock::new();
     static ASKED: Mutex<bool> = Mutex::new(false);
@@ -75,7 +74,7 @@ fn platform() -> Result<&'static Platform, Code> {
     Ok(PLATFORM.get_or_init(|| Platform::new(appliances)))
 }
 
-/// Logs that checks exist only on the native software GPU: here the program runs without them.
+/// Logs a notice that memory checks exist only on the native software GPU, and that the program runs without them.
 fn tell_of_a_check() {
     if let Some(check) = std::env::var_os("REMOTEGPU_CHECK").filter(|check| !check.is_empty() && check != "0") {
         log::error(&format!(
@@ -96,7 +95,7 @@ fn find_appliances(patience: Patience) -> Result<Vec<Appliance>, ConnectError> {
     sys::aside("remotegpu-find", find).map_err(connect::no_thread)?
 }
 
-/// Logs the error; the code is never success.
+/// Logs the error and returns its code, which is never 0.
 fn report(error: &ConnectError) -> Code {
     log::error_unless_repeated(&error.message);
     match error.kind {
@@ -134,7 +133,8 @@ impl Platform {
     }
 }
 
-/// Returns the devices that a `CUDA_VISIBLE_DEVICES` list names: up to the first that is none; no device twice.
+/// Returns the indices of the devices that a `CUDA_VISIBLE_DEVICES` list names. The list ends at its first invalid
+/// entry. No device is returned twice.
 fn visible(list: &str, uuids: &[String]) -> Vec<usize> {
     let find = |entry: &str| match entry.parse::<usize>() {
         Ok(index) => Some(index).filter(|index| *index < uuids.len()),
@@ -149,16 +149,16 @@ fn visible(list: &str, uuids: &[String]) -> Vec<usize> {
     if twice { Vec::new() } else { chosen }
 }
 
-/// "gpu-…" in lower case, as compared with the user's list.
+/// Returns the text "gpu-…" in lower case, for comparison with the user's list.
 fn uuid_text(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]).to_lowercase()
 }
 
-/// Reaches the appliances, unless that was tried before.
+/// Connects to the appliances and finds the devices, at the first call.
 ///
 /// # Errors
-/// `CUDA_ERROR_NO_DEVICE` or a code that says why there is none.
+/// `CUDA_ERROR_NO_DEVICE`, or a code that says why there is no device.
 pub fn initialise() -> Result<(), Code> {
     if platform()?.devices.is_empty() {
         return Err(CUDA_ERROR_NO_DEVICE);
@@ -167,12 +167,16 @@ pub fn initialise() -> Result<(), Code> {
     Ok(())
 }
 
+/// Returns the version of CUDA that the driver supports.
+///
 /// # Errors
-/// As [`initialise`].
+/// Those of [`initialise`].
 pub fn driver_version() -> Result<i32, Code> {
     Ok(platform()?.driver_version)
 }
 
+/// Returns all devices that the program sees.
+///
 /// # Errors
 /// `CUDA_ERROR_NOT_INITIALIZED`.
 pub fn all() -> Result<&'static [Device], Code> {
@@ -180,6 +184,8 @@ pub fn all() -> Result<&'static [Device], Code> {
     Ok(&platform()?.devices)
 }
 
+/// Returns the device with this ordinal.
+///
 /// # Errors
 /// `CUDA_ERROR_INVALID_DEVICE`.
 pub fn get(ordinal: i32) -> Result<&'static Device, Code> {
@@ -188,15 +194,15 @@ pub fn get(ordinal: i32) -> Result<&'static Device, Code> {
 }
 
 impl Device {
-    /// Returns how much managed memory, in MiB, its appliance lets a program have that sets nothing itself, if it says.
+    /// Returns the appliance's default limit of managed memory in MiB, or `None` if it has no such limit.
     pub fn managed_mib(&self) -> Option<u32> {
         self.appliance.hello.managed_mib
     }
 
-    /// Returns the session that holds this device, and attaches it if it was not.
+    /// Returns the session of this device's appliance. The first call attaches the device.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no session.
     pub fn session(&self) -> Result<Arc<Session>, Code> {
         let mut current = self.appliance.session.lock();
         if let Some(session) = &*current {
@@ -208,7 +214,7 @@ impl Device {
         Ok(session)
     }
 
-    /// Returns an attribute's value, 0 if the appliance does not report it.
+    /// Returns the value of an attribute, or 0 if the appliance does not report it.
     pub fn attribute(&self, attribute: u32) -> i32 {
         i32::try_from(attribute).ok().and_then(|key| self.info.attributes.get(&key)).copied().unwrap_or(0)
     }
@@ -217,7 +223,7 @@ impl Device {
         &self.launch_limits
     }
 
-    /// An attribute of two devices, 0 if they cannot reach each other.
+    /// Returns the value of an attribute of two devices, or 0 if they cannot access each other's memory.
     pub fn peer_attribute(&self, peer: &Device, attribute: u32) -> i32 {
         let together = Arc::ptr_eq(&self.appliance, &peer.appliance);
         if together { self.info.peer_attribute(peer.index, attribute) } else { 0 }
@@ -229,8 +235,10 @@ impl Device {
 }
 
 impl Access {
+    /// Gives `device` access to the memory of `peer`, until all reasons for it have ended.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED`, or why there is no session.
+    /// `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED`, or the reason why there is no session.
     pub fn new(device: &'static Device, peer: &'static Device) -> Result<Access, Code> {
         if !device.can_reach(peer) {
             return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
@@ -246,15 +254,15 @@ impl Access {
         Ok(Access { session, device, peer })
     }
 
-    /// Returns the device that reaches the other's memory.
+    /// Returns the device that may access the other device's memory.
     pub fn device(&self) -> &'static Device {
         self.device
     }
 
-    /// Ends the access; the memory is out of reach if this was the only reason.
+    /// Ends this reason. If it was the only one, waits for the device's work and withdraws the access.
     ///
     /// # Errors
-    /// The code of work that failed.
+    /// The code of failed work.
     pub fn end(self) -> Result<(), Code> {
         if let Ok(live) = self.device.primary.live()
             && !live.is_idle()
@@ -275,7 +283,7 @@ impl Access {
 }
 
 impl Drop for Access {
-    /// Only removes the reason: an access that ends with a context is not taken from kernels that still run.
+    /// Removes the reason without withdrawing the access, because kernels may still run when a context ends.
     fn drop(&mut self) {
         if let Some(reasons) = self.session.reached.lock().get_mut(&self.pair()) {
             *reasons -= 1;
@@ -283,7 +291,7 @@ impl Drop for Access {
     }
 }
 
-/// Translates the code for functions that name devices: functions that name contexts have a code of their own.
+/// Translates an error for functions that take devices. CUDA uses another code in functions that take contexts.
 pub fn unreachable_device(code: Code) -> Code {
     if code == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED { CUDA_ERROR_INVALID_DEVICE } else { code }
 }

@@ -3,7 +3,7 @@
 use super::context::Live;
 use std::sync::Arc;
 
-/// The destination of a command.
+/// A stream to which commands are sent, and its context.
 #[derive(Clone)]
 pub struct Target {
     pub live: Arc<Live>,

@@ -1,6 +1,6 @@
-//! Tickets that a program gives another process of its lease: 64 bytes that name memory or an event. They travel as a
-//! handle of `cuIpc*`, or as a file whose descriptor the program passes on (SCM_RIGHTS, `pidfd_getfd`); they hold
-//! nothing of the device.
+//! Tickets: 64 bytes that name memory or an event, and that a program passes to another process of its lease. A ticket
+//! is the content of a `cuIpc*` handle, or of a file whose descriptor the program passes on (SCM_RIGHTS,
+//! `pidfd_getfd`). It contains no device address or driver handle.
 
 use crate::Code;
 use driverapi::descriptors::apart;
@@ -9,20 +9,20 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{pread, pwrite};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// The appliance's name for what was exported.
+/// The appliance's name for an exported object.
 pub type Token = [u8; 16];
 
 pub type Bytes = [u8; 64];
 
-/// The purpose of a ticket, which its first bytes state.
+/// The kind of a ticket, stored in its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A handle of `cuIpcGetMemHandle`. Its numbers: where the allocation starts in the slab, its bytes, and the
-    /// slab's.
+    /// A handle of `cuIpcGetMemHandle`. Its numbers are the offset of the allocation in the slab, its size and the
+    /// slab's size, in bytes.
     Allocation,
     /// A handle of `cuIpcGetEventHandle`.
     Event,
-    /// A file of `cuMemExportToShareableHandle`. Its number: the bytes.
+    /// A file of `cuMemExportToShareableHandle`. Its number is the size in bytes.
     Physical,
 }
 
@@ -56,7 +56,7 @@ impl Ticket {
         bytes
     }
 
-    /// `None` if the bytes are no ticket of this kind.
+    /// Decodes a ticket. Returns `None` if the bytes are not a ticket of this kind.
     pub fn decode(kind: Kind, bytes: &Bytes) -> Option<Ticket> {
         let (magic, rest) = bytes.split_first_chunk()?;
         let (token, rest) = rest.split_first_chunk()?;
@@ -66,7 +66,7 @@ impl Ticket {
         (*magic == kind.magic()).then_some(Ticket { kind, token: *token, device: *device, numbers })
     }
 
-    /// Makes a new file with this content.
+    /// Creates a file that contains the ticket.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY` if the process has no more descriptors.
@@ -77,8 +77,10 @@ impl Ticket {
         if written == bytes.len() { Ok(file) } else { Err(CUDA_ERROR_OUT_OF_MEMORY) }
     }
 
+    /// Reads the ticket in a file.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a file that is not a ticket of this kind.
+    /// `CUDA_ERROR_INVALID_VALUE` if the file does not contain a ticket of this kind.
     pub fn read(kind: Kind, file: BorrowedFd<'_>) -> Result<Ticket, Code> {
         let mut bytes = [0; 64];
         let read = pread(file, &mut bytes, 0).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;

@@ -1,5 +1,5 @@
-//! Allocations on one device. Slabs come from the worker within the lease's grants; pieces that the program freed are
-//! handed out again only after everything that could use them has completed.
+//! Allocations on one device. The worker maps slabs within the lease's grants. Memory that the program freed is reused
+//! only after all work that could use it has completed.
 
 use super::heap::{PIECE_ALIGN, Piece, round_up};
 use super::state::{DeviceMemory, Freed, Held, Origin, SLACK, State};
@@ -11,15 +11,19 @@ use driverapi::errors::*;
 use protocol::{ContextFence, Grant, GrantReturn, Granted, MemoryQuery, MemoryState, SlabMap, SlabUnmap, StreamFence};
 use std::sync::Arc;
 
-/// Small allocations share slabs of at least this size.
+/// The minimum size in bytes of a slab. Small allocations share slabs.
 pub(super) const SMALL_SLAB: u64 = 2 << 20;
-/// A fence is sent when this many bytes or pieces wait for one, or when memory is short.
+/// The number of freed bytes without a fence at which a fence is sent. One is also sent after `BATCH_PIECES` freed
+/// pieces, or when memory is short.
 const BATCH_BYTES: u64 = 4 << 20;
 const BATCH_PIECES: usize = 32;
 
 impl DeviceMemory {
+    /// Allocates `size` bytes and returns their address.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room even after everything freed has come back.
+    /// `CUDA_ERROR_INVALID_VALUE` if `size` is 0. `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room, even after all
+    /// freed memory was reclaimed.
     pub fn allocate(&self, live: &Arc<Live>, size: u64, origin: Origin) -> Result<u64, Code> {
         if size == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -31,7 +35,7 @@ impl DeviceMemory {
             Some(address) => (state, address),
             None => self.allocate_anew(state, live, size, origin)?,
         };
-        // Work before the reuse may still use all of the piece.
+        // Work from before the reuse may still use the whole piece.
         let whole = |state: &State| state.heap.find(address).map_or(size, |piece| piece.size);
         let bytes = if reused.is_some() && !live.is_idle() { whole(&state) } else { size };
         state.bound(live, address, bytes)?;
@@ -76,7 +80,7 @@ impl DeviceMemory {
         Ok(state)
     }
 
-    /// Sees to it that the grants allow `size` more bytes of slabs.
+    /// Ensures that the grants allow `size` more bytes of slabs. Requests a larger grant from the worker if necessary.
     pub(super) fn make_room<'a>(&'a self, mut state: Held<'a>, live: &Live, size: u64) -> Result<Held<'a>, Code> {
         loop {
             if state.unused_grant() < size {
@@ -88,8 +92,8 @@ impl DeviceMemory {
             }
             let least = size - unused;
             let ask = Grant { device: self.index, least, want: least.max(SLACK) };
-            // The answer may wait for other processes to return memory; this process continues meanwhile, and may
-            // return some itself.
+            // The request may wait until other processes return memory. The lock is released, so this process continues
+            // and may return memory itself.
             drop(state);
             let granted: Granted = live.session.call(0, &ask)?.success()?.decode()?;
             state = self.state.lock();
@@ -100,13 +104,16 @@ impl DeviceMemory {
         }
     }
 
+    /// Frees the allocation that starts at `address`. With `stream_id`, the memory is reused after that stream's
+    /// earlier work.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if no allocation of this device starts here.
+    /// `CUDA_ERROR_INVALID_VALUE` if no allocation of this device starts at `address`.
     pub fn free(&self, address: u64, stream_id: Option<(&Arc<Live>, u64)>) -> Result<(), Code> {
         let mut state = self.state.lock();
         let piece = state.forget(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let Some(owner) = self.owner_in(&state, &piece) else {
-            // Without a context nothing runs on the device.
+            // No work of a destroyed context runs on the device.
             state.heap.reclaim(&piece);
             return Ok(());
         };
@@ -120,14 +127,15 @@ impl DeviceMemory {
         }
         state.collect();
         if stream_id.is_none() && state.freed_at_once() > self.slack {
-            // As with every driver, much memory is free when the call that frees it has returned.
+            // As with every CUDA driver, a large amount of memory must be free when the call that frees it returns.
             state = self.wait_for_freed_at_once(state)?;
         }
         self.settle(state, &owner, 0)
     }
 
-    /// Gives back memory beyond the slack, so that other processes of the share can have it. `unmapped`: the size that
-    /// the program has just unmapped. For large memory all of its quota goes: the worker can hand it on then.
+    /// Returns idle memory beyond the slack to the worker, so that other processes of the share can use it. `unmapped`
+    /// is the size that the program has just unmapped. If it is large, the whole unused quota is returned, so that the
+    /// worker can give it to another process.
     pub(super) fn settle(&self, mut state: Held, live: &Live, unmapped: u64) -> Result<(), Code> {
         let mut largest = unmapped;
         if state.heap.idle() > self.slack {
@@ -144,13 +152,14 @@ impl DeviceMemory {
         self.be_heard(live)
     }
 
-    /// Returns when the appliance has processed what was returned before. An empty request is answered in its order.
+    /// Waits until the appliance has processed all earlier returns of quota. It sends an empty request, which is
+    /// answered after them.
     fn be_heard(&self, live: &Live) -> Result<(), Code> {
         live.session.call(0, &Grant { device: self.index, least: 0, want: 0 }).map(drop)
     }
 
-    /// Frees everything that a context allocated; the context is about to be destroyed. Memory of pools is the device's
-    /// and stays, unless `pools` go, too.
+    /// Frees all allocations of a context that is about to be destroyed. Memory of pools belongs to the device and is
+    /// kept, unless `pools` is set.
     pub fn free_context(&self, live: &Arc<Live>, pools: bool) {
         let state = &mut *self.state.lock();
         for address in state.heap.select(|piece| piece.context == live.id && (pools || piece.pool == 0)) {
@@ -158,19 +167,19 @@ impl DeviceMemory {
                 let _ = state.note_freed(live, None, piece);
             }
         }
-        // A session that has failed needs no fence: it allocates nothing any more.
+        // A failed session allocates nothing any more, so it needs no fence.
         let _ = state.fence_all();
         state.end_reserved(live);
         state.end_imported(live);
         state.contexts.remove(&live.id);
     }
 
-    /// Free and total bytes of the share.
+    /// Returns the free and the total bytes of the share.
     ///
     /// # Errors
     /// The session's sticky error.
     pub fn info(&self, live: &Live) -> Result<(u64, u64), Code> {
-        // The worker returns what it had requested for contexts before it reports that they are gone.
+        // The worker returns the memory that it had requested for contexts before it reports that they are destroyed.
         self.wait_for_contexts()?;
         let answer = live.session.call(0, &MemoryQuery { device: self.index })?;
         let share: MemoryState = answer.success()?.decode()?;
@@ -181,19 +190,20 @@ impl DeviceMemory {
         Ok((share.free.saturating_add(own).min(share.limit), share.limit))
     }
 
-    /// Returns the bytes that the program has of a pool.
+    /// Returns the number of bytes that the program has allocated from a pool.
     pub fn pool_use(&self, pool: u64) -> u64 {
         self.state.lock().pools.get(&pool).copied().unwrap_or(0)
     }
 
-    /// The allocation that holds an address.
+    /// Returns the allocation that contains an address.
     pub fn find(&self, address: u64) -> Option<Piece> {
         let state = self.state.lock();
         let of_graphs = || state.reserved.find(address);
         state.heap.find(address).or_else(of_graphs).or_else(|| state.shared.find(address)).copied()
     }
 
-    /// Returns the context that a piece belongs to; if memory of a pool has outlived it, a context of the device.
+    /// Returns the context of a piece. If memory of a pool has outlived its context, returns another context of the
+    /// device.
     pub fn owner(&self, piece: &Piece) -> Option<Arc<Live>> {
         self.owner_in(&self.state.lock(), piece)
     }
@@ -205,7 +215,7 @@ impl DeviceMemory {
         state.contexts.get(&piece.context).cloned().or_else(other)
     }
 
-    /// Puts memory at addresses that the caller took from the arena.
+    /// Maps memory of the device at addresses that the caller took from the arena.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`, or the session's sticky error.
@@ -214,7 +224,7 @@ impl DeviceMemory {
         live.session.post(0, &SlabMap { device: self.index, address, size }).map(drop)
     }
 
-    /// Takes it away again; nothing may use it any more.
+    /// Unmaps memory that [`DeviceMemory::map_at`] mapped. Nothing may use it any more.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -223,8 +233,8 @@ impl DeviceMemory {
         self.put_back_quota(live, size)
     }
 
-    /// Gives back everything that is not in use: for `cuMemPoolTrimTo`, and for a further context, for which the worker
-    /// asks the appliance.
+    /// Returns all unused memory to the worker. Used for `cuMemPoolTrimTo`, and before a further context is created,
+    /// because the worker requests memory for it from the appliance.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -235,7 +245,7 @@ impl DeviceMemory {
         if !state.freed.is_empty() {
             state.fence_all()?;
             drop(state);
-            // After this, all work that is complete now is known to be complete.
+            // After this, all work that has completed by now is known to be complete.
             self.be_heard(live)?;
             state = self.state.lock();
             state.collect();
@@ -246,7 +256,7 @@ impl DeviceMemory {
     }
 }
 
-/// Returns the size of the largest.
+/// Unmaps slabs without pieces until at most `keep` bytes of them remain. Returns the size of the largest.
 fn unmap_idle(state: &mut State, live: &Live, keep: u64) -> Result<u64, Code> {
     let idle = state.heap.release_idle(keep);
     let largest = idle.iter().map(|(_, size)| *size).max().unwrap_or(0);
@@ -263,7 +273,7 @@ impl State {
         self.granted + self.shared.exported_bytes() - self.heap.mapped() - self.used_otherwise
     }
 
-    /// Removes a piece that the program does not need any more.
+    /// Removes a piece that the program has freed.
     fn forget(&mut self, address: u64) -> Option<Piece> {
         let piece = self.heap.forget(address)?;
         synchronous::forget(address);
@@ -273,7 +283,7 @@ impl State {
         Some(piece)
     }
 
-    /// Finds memory freed on a stream: work that follows on that stream can use it at once.
+    /// Reuses memory that was freed on the same stream. Later work of that stream can use it at once.
     fn reuse_on_stream(&mut self, live: &Live, size: u64, origin: Origin) -> Option<u64> {
         let stream_id = origin.stream_id?;
         let fits = |piece: &Piece| piece.size >= size && piece.size / 2 <= size.max(PIECE_ALIGN);
@@ -306,7 +316,7 @@ impl State {
         self.freed.iter_mut().try_for_each(Freed::ask_for_fence)
     }
 
-    /// Takes back pieces that are known to be unused.
+    /// Reclaims the freed pieces that no work uses any more.
     pub(super) fn collect(&mut self) {
         self.collect_quota();
         let is_finished =
@@ -316,17 +326,17 @@ impl State {
         }
     }
 
-    /// Counts the bytes that the program freed in no stream's order, and that are not known to be unused.
+    /// Returns the number of freed bytes that are not stream-ordered and that work may still use.
     fn freed_at_once(&self) -> u64 {
         self.freed.iter().filter(|freed| freed.stream_id.is_none()).map(|freed| freed.bytes).sum()
     }
 }
 
 impl DeviceMemory {
-    /// Waits until something freed has come back.
+    /// Waits until some freed memory has been reclaimed.
     ///
     /// # Errors
-    /// `nothing` if nothing is on its way, or the session's sticky error.
+    /// `nothing` if no freed memory is pending, or the session's sticky error.
     pub(super) fn wait_for_freed(&self, nothing: Code) -> Result<Held<'_>, Code> {
         let mut state = self.state.lock();
         state.fence_all()?;
@@ -346,7 +356,7 @@ impl DeviceMemory {
         Ok(state)
     }
 
-    /// Waits until all is unused that was freed in no stream's order. Others go on meanwhile.
+    /// Waits until no work uses the freed memory that is not stream-ordered. Releases the lock while it waits.
     fn wait_for_freed_at_once<'a>(&'a self, mut state: Held<'a>) -> Result<Held<'a>, Code> {
         state.fence_all()?;
         let freed = state.freed.iter().filter(|freed| freed.stream_id.is_none());
@@ -377,7 +387,7 @@ impl Freed {
     }
 }
 
-/// The device whose allocation holds an address, and the allocation.
+/// Returns the allocation that contains an address, and its device.
 pub fn find_allocation(address: u64) -> Option<(&'static Device, Piece)> {
     platform::all().ok()?.iter().find_map(|device| Some((device, device.memory.find(address)?)))
 }

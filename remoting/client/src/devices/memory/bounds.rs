@@ -1,5 +1,5 @@
-//! Bounds of allocations in slabs, reported to a driver that checks them: an access past the end of one fails on a
-//! share as it does natively on the software GPU. No other driver asks for that.
+//! Reports of allocation bounds to a driver that checks accesses: the software GPU. So an access beyond an allocation
+//! fails as it does without remotegpu, although allocations share slabs. No other driver requests these reports.
 
 use super::heap::Piece;
 use super::state::{DeviceMemory, Freed, State};
@@ -8,7 +8,8 @@ use crate::devices::context::Live;
 use protocol::PieceBounds;
 
 impl DeviceMemory {
-    /// Reports memory that [`DeviceMemory::map_at`] placed; `size` 0: the piece at this address has ended.
+    /// Reports the bounds of memory that [`DeviceMemory::map_at`] mapped. A `size` of 0 means that the memory was
+    /// unmapped.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -18,6 +19,8 @@ impl DeviceMemory {
 }
 
 impl State {
+    /// Reports the bounds of an allocation to a driver that checks them. A `size` of 0 means that it was freed.
+    ///
     /// # Errors
     /// The session's sticky error.
     pub(super) fn bound(&self, live: &Live, address: u64, size: u64) -> Result<(), Code> {
@@ -27,9 +30,9 @@ impl State {
         live.session.post(0, &PieceBounds { address, size }).map(drop)
     }
 
-    /// Reclaims a piece that nothing uses any more.
+    /// Reclaims a piece that no work uses any more.
     pub(super) fn reclaim(&mut self, live: &Live, piece: &Piece) {
-        // A session that has failed has no memory.
+        // A failed session has no memory, so the error is ignored.
         let _ = self.bound(live, piece.address, 0);
         self.heap.reclaim(piece);
     }

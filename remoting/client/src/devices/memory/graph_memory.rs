@@ -1,5 +1,5 @@
-//! Memory of graphs: addresses are reserved when a node is made, memory is put there and charged when an executable
-//! needs it. Small pieces share slabs; a slab is mapped as long as any of its pieces is backed.
+//! Memory of graphs. Creating a node reserves addresses. When an executable needs the memory, it is mapped there and
+//! charged to the share. Small pieces share slabs, and a slab stays mapped while any of its pieces is backed.
 
 use super::allocate::SMALL_SLAB;
 use super::heap::{PIECE_ALIGN, Piece, round_up};
@@ -22,10 +22,10 @@ impl Reserved {
 }
 
 impl DeviceMemory {
-    /// Reserves addresses without memory.
+    /// Reserves `size` bytes of addresses without memory, and returns the first one.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for no byte, `CUDA_ERROR_OUT_OF_MEMORY` if there are no more addresses.
+    /// `CUDA_ERROR_INVALID_VALUE` if `size` is 0, `CUDA_ERROR_OUT_OF_MEMORY` if there are no free addresses.
     pub fn reserve(&self, live: &Arc<Live>, size: u64) -> Result<u64, Code> {
         if size == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -43,7 +43,7 @@ impl DeviceMemory {
         state.reserved.heap.place(size, live.id, 0).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Puts memory at reserved addresses.
+    /// Maps memory at reserved addresses.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`, or the session's sticky error.
@@ -64,13 +64,13 @@ impl DeviceMemory {
         state.bound(live, address, asked)
     }
 
-    /// Takes the memory away, when all work of its context is complete.
+    /// Unmaps the memory at reserved addresses, after all work of the context.
     ///
     /// # Errors
     /// The session's sticky error.
     pub fn take_away(&self, live: &Live, address: u64) -> Result<(), Code> {
         if !live.is_idle() {
-            // A thread that waits for the failed work gets its code.
+            // The thread that waits for the failed work gets its code.
             let _ = live.synchronise();
         }
         let mut state = self.state.lock();
@@ -78,7 +78,7 @@ impl DeviceMemory {
         self.settle(state, live, 0)
     }
 
-    /// Gives up reserved addresses that have no memory.
+    /// Frees reserved addresses that have no memory.
     pub fn give_up(&self, live: &Live, address: u64) {
         self.state.lock().give_up(live, address);
     }
@@ -104,14 +104,14 @@ impl State {
         }
     }
 
-    /// Ends all memory of graphs that a context has.
+    /// Frees all addresses and memory of a context's graphs.
     pub fn end_reserved(&mut self, live: &Live) {
         let pieces = self.reserved.heap.select(|piece| piece.context == live.id);
         if pieces.iter().any(|piece| self.reserved.backed.contains_key(piece)) && !live.is_idle() {
             let _ = live.synchronise();
         }
         for address in pieces {
-            // A session that has failed keeps nothing.
+            // A failed session has no memory, so the error is ignored.
             let _ = self.unmap(live, address);
             self.give_up(live, address);
         }

@@ -1,23 +1,23 @@
-//! The memory of one device as this process sees it: slabs that the worker mapped, and the pieces handed out of them.
-//! Decides where things lie; `device` asks for slabs and gives them back.
+//! The memory of one device from the view of this process: slabs that the worker mapped, and the pieces that are
+//! allocated from them. It only decides where pieces lie; `allocate` requests and returns slabs.
 
 use crate::session::{Ranges, mint};
 use std::collections::BTreeMap;
 
-/// Pieces start and end at multiples of this, as CUDA's own allocations do.
+/// The alignment in bytes of the start and end of each piece, the same as in CUDA.
 pub const PIECE_ALIGN: u64 = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub address: u64,
-    /// Bytes the program asked for.
+    /// The number of bytes that the program requested.
     pub asked: u64,
-    /// Bytes taken.
+    /// The number of bytes that the piece occupies.
     pub size: u64,
-    /// The context that allocated it, and the pool if it came from one.
+    /// The ids of the context that allocated it, and of its pool (0 for none).
     pub context: u64,
     pub pool: u64,
-    /// A number that no other memory of the process gets; 0 for a piece that is not an allocation by itself.
+    /// An id that is unique for all memory of the process. It is 0 for a piece that is not an allocation by itself.
     pub id: u64,
 }
 
@@ -42,22 +42,22 @@ pub fn round_up(size: u64, to: u64) -> Option<u64> {
 }
 
 impl Heap {
-    /// Bytes of slabs.
+    /// Returns the number of bytes of all slabs.
     pub fn mapped(&self) -> u64 {
         self.mapped
     }
 
-    /// Bytes of pieces, those that wait to be reclaimed included.
+    /// Returns the number of bytes of all pieces, including freed pieces that are not reclaimed yet.
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Bytes of slabs without a piece.
+    /// Returns the number of bytes of slabs without a piece.
     pub fn idle(&self) -> u64 {
         self.idle
     }
 
-    /// Hands out a piece of the slabs that are there; `None` if none has room.
+    /// Allocates a piece from the existing slabs, and returns its address. Returns `None` if no slab has room.
     pub fn place(&mut self, asked: u64, context: u64, pool: u64) -> Option<u64> {
         let size = round_up(asked, PIECE_ALIGN)?;
         let address = self.free.take(size, PIECE_ALIGN)?;
@@ -77,18 +77,18 @@ impl Heap {
         self.free.insert(start, size, (start, start + size));
     }
 
-    /// Removes the piece that starts here, which the program has freed. Its bytes are not reused before
+    /// Removes the piece that starts at `address` and that the program has freed. Its bytes are not reused before
     /// [`Heap::reclaim`].
     pub fn forget(&mut self, address: u64) -> Option<Piece> {
         self.pieces.remove(&address)
     }
 
-    /// Gives the program a forgotten piece again, for other use.
+    /// Makes a removed piece an allocation again, because the program reuses its memory.
     pub fn hand_out_again(&mut self, piece: Piece) {
         self.pieces.insert(piece.address, piece);
     }
 
-    /// Frees the bytes of a piece that nothing uses any more.
+    /// Frees the bytes of a removed piece that no work uses any more.
     pub fn reclaim(&mut self, piece: &Piece) {
         let (start, slab) = self.slab_of(piece.address);
         slab.used -= piece.size;
@@ -99,7 +99,8 @@ impl Heap {
         self.free.insert(piece.address, piece.size, bounds);
     }
 
-    /// Takes out slabs without a piece, largest first, as long as more than `keep` bytes of such slabs remain.
+    /// Removes slabs without a piece, the largest first, while more than `keep` bytes of them remain. Returns the
+    /// address and size of each.
     pub fn release_idle(&mut self, keep: u64) -> Vec<(u64, u64)> {
         let mut idle: Vec<_> =
             self.slabs.iter().filter(|(_, s)| s.used == 0).map(|(&start, s)| (s.size, start)).collect();
@@ -117,24 +118,25 @@ impl Heap {
         released
     }
 
-    /// The piece that holds an address.
+    /// Returns the piece that contains an address.
     pub fn find(&self, address: u64) -> Option<&Piece> {
         let (_, piece) = self.pieces.range(..=address).next_back()?;
         (address - piece.address < piece.size).then_some(piece)
     }
 
-    /// The slab that holds an address, and its size.
+    /// Returns the address and size of the slab that contains an address.
     pub fn slab(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, slab) = self.slabs.range(..=address).next_back()?;
         (address - start < slab.size).then_some((start, slab.size))
     }
 
-    /// The starts of the pieces for which `which` holds.
+    /// Returns the addresses of the pieces for which `which` returns true.
     pub fn select(&self, which: impl Fn(&Piece) -> bool) -> Vec<u64> {
         self.pieces.values().filter(|piece| which(piece)).map(|piece| piece.address).collect()
     }
 
-    /// Every piece lies in a slab: `place` takes them out of slabs only, and `release_idle` leaves slabs with pieces.
+    /// Returns the slab of a piece. Each piece has one: `place` allocates only from slabs, and `release_idle` keeps
+    /// slabs with pieces.
     fn slab_of(&mut self, address: u64) -> (u64, &mut Slab) {
         let (&start, slab) = self.slabs.range_mut(..=address).next_back().expect("a piece lies in a slab");
         (start, slab)

@@ -2,7 +2,7 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A small generator, so that a failing run can be repeated from its seed.
+/// A random number generator with a seed, so that a failing run can be repeated.
 struct Random(u64);
 
 impl Random {

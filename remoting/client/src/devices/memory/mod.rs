@@ -1,9 +1,10 @@
 //! The program's memory on one device: slabs from the worker, and the allocations in them.
 //!
-//! `state` holds a [`DeviceMemory`], which each device has; the other files have what it does: `allocate` for usual
-//! allocations, `quota` for memory outside the heap, `graph_memory` and `shared_memory` for memory of graphs and of
-//! several processes, `bounds` for a driver that checks accesses. `heap` decides where a piece lies in a slab (pure);
-//! `synchronous` keeps a mark of the program's. Called by `memory`, `objects` and `abi`.
+//! `state` defines [`DeviceMemory`], and each device has one. Its methods are in the other files: `allocate` for
+//! ordinary allocations, `quota` for memory outside the heap, `graph_memory` for graphs, `shared_memory` for memory
+//! that several processes share, and `bounds` for drivers that check accesses. `heap` decides where a piece lies in a
+//! slab (without side effects). `synchronous` stores a pointer attribute that the program sets. The callers are
+//! `memory`, `objects` and `abi`.
 
 mod allocate;
 mod bounds;

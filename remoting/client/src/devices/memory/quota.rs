@@ -1,4 +1,5 @@
-//! Quota for memory outside the heap: what the program places, what graphs have, and what the driver takes.
+//! Quota for memory outside the heap: memory that the program maps itself, memory of graphs, and memory that the driver
+//! takes.
 
 use super::state::{DeviceMemory, Held, Leaving, State};
 use crate::Code;
@@ -8,7 +9,7 @@ use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::sync::Arc;
 
 impl DeviceMemory {
-    /// Takes quota for memory that the program places itself.
+    /// Takes `size` bytes of the share for memory outside the heap.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -33,6 +34,8 @@ impl DeviceMemory {
         }
     }
 
+    /// Returns quota to the heap, which may return it to the worker.
+    ///
     /// # Errors
     /// The session's sticky error.
     pub fn put_back_quota(&self, live: &Live, size: u64) -> Result<(), Code> {
@@ -41,14 +44,15 @@ impl DeviceMemory {
         self.settle(state, live, size)
     }
 
-    /// The lease, no longer this process, is charged for memory that the program placed itself.
+    /// Gives up the quota for memory that the program maps itself. From now on the lease is charged for it instead of
+    /// this process.
     pub fn move_quota_to_lease(&self, size: u64) {
         let state = &mut *self.state.lock();
         state.used_otherwise -= size;
         state.granted -= size;
     }
 
-    /// Takes quota for what `body` makes, and puts it back if that fails.
+    /// Takes quota, then calls `body` to allocate the memory. Returns the quota if `body` fails.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`, or those of `body`.
@@ -57,12 +61,12 @@ impl DeviceMemory {
             self.take_quota(live, size)?;
         }
         body().inspect_err(|_| {
-            // A session that has failed keeps nothing.
+            // A failed session has no quota to return.
             let _ = self.put_back_quota(live, size);
         })
     }
 
-    /// Puts quota back when a fence is passed.
+    /// Returns quota when `fence` is finished. `is_context` is set for the memory of a destroyed context.
     pub fn put_back_after(&self, live: &Live, bytes: u64, fence: Arc<Slot>, is_context: bool) {
         if bytes > 0 || is_context {
             let session = Arc::clone(&live.session);
@@ -70,8 +74,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Gives back the memory of a context that is being destroyed, if it is much: other processes of the share have it
-    /// when the call that destroyed the context returns.
+    /// Returns the memory of a context that is being destroyed, if it is more than the slack. Other processes of the
+    /// share can then use it when the call that destroys the context returns.
     pub fn give_back_context(&self, live: &Live) -> Result<(), Code> {
         let state = self.state.lock();
         let freed: u64 = state.freed.iter().map(|freed| freed.bytes).sum();
@@ -86,7 +90,7 @@ impl DeviceMemory {
         self.settle(state, live, 0)
     }
 
-    /// Waits for the memory that destroyed contexts give back.
+    /// Waits until the memory of destroyed contexts is free.
     pub(super) fn wait_for_contexts(&self) -> Result<(), Code> {
         let state = self.state.lock();
         let contexts = state.leaving.iter().filter(|leaving| leaving.is_context);
@@ -101,7 +105,7 @@ impl DeviceMemory {
 }
 
 impl State {
-    /// Takes back the quota of memory that the driver is known to have given back.
+    /// Returns the quota of memory that the driver has freed by now.
     pub fn collect_quota(&mut self) {
         let State { leaving, used_otherwise, .. } = self;
         leaving.retain(|leaving| {

@@ -1,5 +1,5 @@
-//! Memory that processes of a lease share: slabs of this process that others may import, and slabs of others. Only
-//! whole slabs can be imported, so a process can read what lies next to the allocation that it was given.
+//! Memory that processes of a lease share: exported slabs of this process, and imported slabs of others. Only whole
+//! slabs can be imported, so a process can also read what lies next to the allocation that it imported.
 
 use super::heap::{PIECE_ALIGN, Piece, round_up};
 use super::state::{DeviceMemory, Imported, Place, Shared, State};
@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Shared {
-    /// Bytes of slabs that the lease is charged for, not this process.
+    /// Returns the number of bytes of exported slabs. The lease is charged for them instead of this process.
     pub fn exported_bytes(&self) -> u64 {
         self.exported.values().map(|(size, _)| size).sum()
     }
 
-    /// Removes a slab that has been unmapped.
+    /// Removes an exported slab after it was unmapped.
     pub fn forget_slab(&mut self, address: u64) {
         self.exported.remove(&address);
     }
@@ -31,11 +31,11 @@ impl Shared {
 }
 
 impl DeviceMemory {
-    /// Exports an allocation to the other processes of the lease, by the address of any byte of it.
+    /// Exports the allocation that contains `address` to the other processes of the lease.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for what is no allocation of `cuMemAlloc`, `CUDA_ERROR_OUT_OF_MEMORY` if the lease
-    /// has exported as much as it can.
+    /// `CUDA_ERROR_INVALID_VALUE` if the memory is not from `cuMemAlloc`, `CUDA_ERROR_OUT_OF_MEMORY` if the lease has
+    /// reached its limit of exports.
     pub fn export(&self, address: u64) -> Result<Place, Code> {
         let state = &mut *self.state.lock();
         let piece = *state.heap.find(address).filter(|piece| piece.pool == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -53,12 +53,12 @@ impl DeviceMemory {
         Ok(Place { token, slab_size, offset: piece.address - start, size: piece.asked })
     }
 
-    /// Returns the address at which this process finds what another one exported.
+    /// Imports an allocation that another process exported, and returns its address in this process.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_CONTEXT` for an export of this process, `CUDA_ERROR_INVALID_HANDLE` if the exporter has
-    /// freed it, `CUDA_ERROR_OUT_OF_MEMORY` without addresses, `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED` if the context's
-    /// device cannot reach `device`, whose memory this is.
+    /// freed it, `CUDA_ERROR_OUT_OF_MEMORY` if no addresses are free, `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED` if the
+    /// context's device cannot access memory of `device`, which has the allocation.
     pub fn import(&self, live: &Arc<Live>, device: &'static Device, place: &Place) -> Result<u64, Code> {
         let state = &mut *self.state.lock();
         if state.shared.exported.values().any(|(_, token)| *token == place.token) {
@@ -70,7 +70,7 @@ impl DeviceMemory {
         }
         let known = state.shared.imported.iter().find(|(_, slab)| slab.token == place.token);
         let base = match known.map(|(base, slab)| (*base, slab.live.id, slab.size)) {
-            // One context of a process has another process's memory, as CUDA documents it.
+            // As CUDA documents, only one context of a process can open another process's memory.
             Some((_, context, size)) if context != live.id || size != place.slab_size => {
                 return Err(CUDA_ERROR_INVALID_CONTEXT);
             }
@@ -115,10 +115,10 @@ impl DeviceMemory {
         Ok(address)
     }
 
-    /// Closes an allocation of another process that was opened here.
+    /// Closes an imported allocation.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if none is open at this address, or the code of work that failed.
+    /// `CUDA_ERROR_INVALID_VALUE` if none is open at this address, or the code of failed work.
     pub fn close_imported(&self, address: u64) -> Result<(), Code> {
         let state = &mut *self.state.lock();
         let slabs = &mut state.shared.imported;
@@ -140,7 +140,7 @@ impl DeviceMemory {
     }
 }
 
-/// Ends a context's imports from other devices than its own. The context's own device ends its imports by itself.
+/// Closes a context's imports from other devices. The memory of the context's own device closes its imports itself.
 fn end_on_other_devices(live: &Arc<Live>) {
     for device in platform::all().unwrap_or_default() {
         if !std::ptr::eq(device, live.device) {
@@ -151,7 +151,7 @@ fn end_on_other_devices(live: &Arc<Live>) {
     }
 }
 
-/// Unmaps a slab that nothing may use any more.
+/// Unmaps an imported slab that nothing uses any more.
 fn unmap(base: u64, slab: &Imported) -> Result<(), Code> {
     let done = if slab.live.is_idle() { Ok(()) } else { slab.live.synchronise() };
     slab.live.session.post(0, &SlabUnmap { address: base, size: slab.size })?;
@@ -160,13 +160,13 @@ fn unmap(base: u64, slab: &Imported) -> Result<(), Code> {
 }
 
 impl State {
-    /// Closes everything that a context imported.
+    /// Closes all imports of a context.
     pub fn end_imported(&mut self, live: &Live) {
         let all = std::mem::take(&mut self.shared.imported);
         let (ends, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, slab)| slab.live.id == live.id);
         self.shared.imported = stay.into_iter().collect();
         for (base, slab) in ends {
-            // A session that has failed keeps nothing.
+            // A failed session has no memory, so the error is ignored.
             let _ = unmap(base, &slab);
         }
     }

@@ -1,4 +1,4 @@
-//! The state of one device's memory: its slabs, what the program freed, what is not in the heap, and the quota.
+//! The state of one device's memory: its slabs, freed pieces, memory outside the heap, and the quota.
 
 use super::heap::{Heap, Piece};
 use crate::devices::context::Live;
@@ -9,12 +9,12 @@ use crate::session::{Session, Slot};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Quota is requested, and kept unused, in about this amount.
+/// The minimum amount of quota to request, in bytes, and the maximum slack.
 pub(super) const SLACK: u64 = 32 << 20;
-/// No more than this part of a share is kept: other processes may need it.
+/// The size of a share divided by its maximum slack. Other processes may need the memory, so the slack must be small.
 const MOST_KEPT: u64 = 64;
 
-/// The owner of an allocation: its stream and its pool.
+/// The stream and the pool of an allocation.
 #[derive(Clone, Copy, Default)]
 pub struct Origin {
     /// The allocation's stream, if it is stream-ordered.
@@ -23,40 +23,40 @@ pub struct Origin {
     pub pool: u64,
 }
 
-/// Pieces that the program freed, and the fence after which nothing uses them.
+/// Freed pieces of one stream or context, and the fence after which no work uses them.
 pub(super) struct Freed {
     pub(super) live: Arc<Live>,
     pub(super) stream_id: Option<u64>,
     pub(super) pieces: Vec<Piece>,
-    /// Their sizes together.
+    /// The sum of the pieces' sizes.
     pub(super) bytes: u64,
-    /// `None` until it was asked for.
+    /// The fence, or `None` before one was sent.
     pub(super) fence: Option<Arc<Slot>>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    /// Whether the driver wants to know where allocations lie in slabs.
+    /// Whether the driver checks accesses and needs the bounds of allocations.
     pub(super) tells_bounds: bool,
     pub(super) heap: Heap,
     pub(super) granted: u64,
-    /// Bytes that the program maps itself (virtual memory management), those of graphs, and those that the driver
-    /// takes.
+    /// The number of bytes outside the heap: those that the program maps itself (virtual memory management), those of
+    /// graphs and those that the driver takes.
     pub(super) used_otherwise: u64,
     pub(super) reserved: Reserved,
     pub(super) shared: Shared,
     pub(super) freed: Vec<Freed>,
-    /// Quota that comes back when a fence is passed.
+    /// Quota that is returned when a fence is finished.
     pub(super) leaving: Vec<Leaving>,
     pub(super) contexts: HashMap<u64, Arc<Live>>,
-    /// Bytes that the program has of each pool.
+    /// The number of bytes that the program has allocated from each pool.
     pub(super) pools: HashMap<u64, u64>,
 }
 
 pub struct DeviceMemory {
-    /// The worker's number of the device.
+    /// The worker's index of the device.
     pub(super) index: u32,
-    /// The amount that is kept unused, twice: as quota, and as slabs.
+    /// The number of unused bytes that are kept as quota, and also as slabs.
     pub(super) slack: u64,
     pub(super) state: Ordered<State>,
 }
@@ -65,34 +65,34 @@ pub(super) type Held<'a> = Guard<'a, State>;
 
 #[derive(Default)]
 pub struct Reserved {
-    /// A heap whose slabs are addresses only.
+    /// A heap of addresses. Its slabs have no memory of their own.
     pub(super) heap: Heap,
-    /// The slabs of pieces that are backed, by the pieces' addresses.
+    /// The address and size of the slab of each backed piece, by the piece's address.
     pub(super) backed: BTreeMap<u64, (u64, u64)>,
 }
 
-/// Memory that the device's driver gives back, and the fence after which it has done so.
+/// Memory that the driver is freeing, and the fence after which it is free.
 pub struct Leaving {
     pub session: Arc<Session>,
     pub(super) bytes: u64,
     pub fence: Arc<Slot>,
-    /// Set for a destroyed context: the program sees its memory free.
+    /// Set for the memory of a destroyed context, which the program already sees as free.
     pub(super) is_context: bool,
 }
 
-/// An allocation as another process of the lease finds it.
+/// The description of an exported allocation, with which another process of the lease can import it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     pub token: Token,
     pub slab_size: u64,
-    /// The offset of the allocation in the slab.
+    /// The offset in bytes of the allocation in the slab.
     pub offset: u64,
     pub size: u64,
 }
 
 #[derive(Default)]
 pub struct Shared {
-    /// The exported slabs by address.
+    /// The size and token of each exported slab, by its address.
     pub(super) exported: BTreeMap<u64, (u64, Token)>,
     pub(super) imported: BTreeMap<u64, Imported>,
 }
@@ -101,14 +101,15 @@ pub(super) struct Imported {
     pub(super) size: u64,
     pub(super) token: Token,
     pub(super) live: Arc<Live>,
-    /// The context's access to the device that has the slab, if that is another one.
+    /// The context's access to the slab's device, if that is another device.
     pub(super) _access: Option<Access>,
-    /// Its open allocations by address, and how often each is open.
+    /// The open allocations by address, and how often each is open.
     pub(super) open: BTreeMap<u64, (Piece, u32)>,
 }
 
 impl DeviceMemory {
-    /// `bytes`: the share's size. `tells_bounds`: whether the driver wants to know where allocations lie.
+    /// Returns the state of a device whose share has `bytes` bytes. `tells_bounds` is set if the driver needs the
+    /// bounds of allocations.
     pub fn new(index: u32, bytes: u64, tells_bounds: bool) -> Self {
         let state = Ordered::new(Rank::DeviceMemory, State { tells_bounds, ..State::default() });
         DeviceMemory { index, slack: SLACK.min(bytes / MOST_KEPT), state }
