@@ -1,4 +1,5 @@
-//! The limit on the program's memory that may have mirrors. All of that memory is compared before each command.
+//! The limits on the number of bytes of the program's memory that may have mirrors. All of that memory is compared
+//! before each command.
 
 use super::host::HostKind;
 use crate::Code;
@@ -9,31 +10,31 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Once, OnceLock};
 
 const MIB: usize = 1 << 20;
-/// Mirrors beyond this are worth a line.
+/// The number of compared bytes above which a warning is logged.
 const COSTLY: usize = 64 * MIB;
 
 pub struct Budget {
-    /// The environment's variable that sets it, in MiB; 0 allows none.
+    /// The environment variable that sets the limit, in MiB. 0 allows no mirrors.
     pub setting: &'static str,
-    /// A value in MiB that an appliance offers.
+    /// Returns the limit in MiB that an appliance offers.
     offered: fn() -> Option<usize>,
-    /// In MiB, the amount that is allowed without asking the share, if nothing is set.
+    /// The limit in MiB that always applies if nothing is set. It needs no query of the share's free memory.
     least: usize,
     set: OnceLock<Option<usize>>,
-    /// Bytes that have mirrors.
+    /// The number of bytes that have mirrors.
     used: AtomicUsize,
 }
 
 static PAGE_LOCKED: Budget = Budget::new("REMOTEGPU_PINNED_MIRROR_MIB", || None, 64);
 static MANAGED: Budget = Budget::new("REMOTEGPU_MANAGED_MIB", offered, 256);
 
-/// Returns the largest value that an appliance of this program offers.
+/// Returns the largest value, in MiB, that an appliance of this program offers.
 fn offered() -> Option<usize> {
     let devices = devices::all().unwrap_or_default();
     devices.iter().filter_map(|device| device.managed_mib()).max().map(|mib| mib as usize)
 }
 
-/// The one budget that memory of a kind counts against.
+/// Returns the budget that memory of this kind counts against.
 pub fn of(kind: HostKind) -> &'static Budget {
     match kind {
         HostKind::Allocated | HostKind::Registered | HostKind::Created => &PAGE_LOCKED,
@@ -41,7 +42,7 @@ pub fn of(kind: HostKind) -> &'static Budget {
     }
 }
 
-/// Records how many bytes of each kind of memory have mirrors now, and logs a warning if much of it is compared before
+/// Records how many bytes of each kind of memory have mirrors now. Logs a warning if many of them are compared before
 /// each command.
 pub fn note(mirrored: impl Iterator<Item = (HostKind, usize, bool)> + Clone) {
     let bytes = |budget: &Budget, counts: fn(bool) -> bool| {
@@ -80,13 +81,13 @@ impl Budget {
         })
     }
 
-    /// Whether no memory may have a mirror.
+    /// Returns whether no memory may have a mirror.
     pub fn is_off(&self) -> bool {
         self.set() == Some(0)
     }
 
-    /// Returns how many bytes may have mirrors if `more` bytes are added: the value set, else half of what the share
-    /// has free. Asks the share only beyond the least.
+    /// Returns how many bytes may have mirrors when `more` bytes are added: the limit that is set, or else half of the
+    /// share's free memory. Queries the share only if the default limit does not suffice.
     ///
     /// # Errors
     /// The session's sticky error.
@@ -102,12 +103,12 @@ impl Budget {
         Ok(least.max((free as usize).saturating_add(used) / 2))
     }
 
-    /// Whether `more` further bytes may have a mirror.
+    /// Returns whether `more` further bytes may have a mirror.
     pub fn allows(&self, most: usize, more: usize) -> bool {
         self.used.load(SeqCst).saturating_add(more) <= most
     }
 
-    /// The limit, for people.
+    /// Returns a description of the limit for messages.
     pub fn limit(&self, most: usize) -> String {
         let (setting, mib) = (self.setting, most / MIB);
         match self.set() {

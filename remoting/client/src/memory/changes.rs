@@ -1,10 +1,10 @@
-//! Changes of memory that host and device both have a copy of.
+//! Comparison of the host's and the device's changes to mirrored memory.
 
 use protocol::{MIRROR_WORD as WORD, without};
 use std::ops::Range;
 
-/// Returns the first word that host and device both changed, to different values, since both had `old`. The device
-/// wrote all of `device`.
+/// Returns the position of the first word that both host and device changed from `old`, to different values. `device`
+/// contains only bytes that the device wrote.
 pub fn written_by_both(old: &[u8], host: &[u8], device: &[u8]) -> Option<usize> {
     if host == old {
         return None;
@@ -15,7 +15,7 @@ pub fn written_by_both(old: &[u8], host: &[u8], device: &[u8]) -> Option<usize> 
     lost.next().map(|word| word.start)
 }
 
-/// Pairs each run with its bytes, out of the bytes of all.
+/// Pairs each run with its bytes. `bytes` contains the bytes of all runs, one after another.
 pub fn with_bytes<'a>(
     runs: &'a [Range<usize>],
     mut bytes: &'a [u8],
@@ -27,7 +27,7 @@ pub fn with_bytes<'a>(
     })
 }
 
-/// Returns what the device wrote, as runs and their bytes, without the ranges that the host has sent `later`.
+/// Returns the runs that the device wrote, and their bytes, without the ranges `later` that the host has sent since.
 pub fn unsent(runs: &[Range<usize>], bytes: &[u8], later: &[Range<usize>]) -> (Vec<Range<usize>>, Vec<u8>) {
     let (mut left, mut kept) = (Vec::new(), Vec::new());
     for (run, now) in with_bytes(runs, bytes) {

@@ -1,5 +1,5 @@
-//! Device memory at addresses of page-locked memory, in the unit in which the worker maps; several allocations may lie
-//! in one of them.
+//! Device memory at addresses of page-locked memory. A granule is the unit in which the worker maps memory. Several
+//! allocations may lie in one granule.
 
 use super::mapped::NoMirror;
 use crate::Code;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 struct Granule {
-    /// A context of the device that has the granule.
+    /// A context of the device that backs the granule.
     live: Arc<Live>,
     mirrors: usize,
 }
@@ -30,10 +30,10 @@ impl Granules {
         Granules(BTreeMap::new())
     }
 
-    /// Makes sure that the device of `live` has memory at all of these addresses, which lie in its arena.
+    /// Ensures that the device of `live` has memory at all of these addresses, which lie in its arena.
     ///
     /// # Errors
-    /// Why it cannot; nothing is left behind then.
+    /// The reason why it cannot. Nothing stays mapped then.
     pub fn take(&mut self, live: &Arc<Live>, start: u64, size: u64) -> Result<(), NoMirror> {
         let granularity = live.session.arena().granularity();
         for granule in of(start, size, granularity) {
@@ -63,7 +63,7 @@ impl Granules {
         Ok(())
     }
 
-    /// Gives back what [`Granules::take`] took for these addresses; nothing may use them any more.
+    /// Releases the granules that [`Granules::take`] took for these addresses. Nothing may use the addresses any more.
     ///
     /// # Errors
     /// The session's sticky error.

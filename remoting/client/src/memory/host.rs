@@ -1,4 +1,4 @@
-//! The program's page-locked and managed memory: plain memory of this process, remembered with its flags.
+//! The program's page-locked and managed memory. It is ordinary memory of this process, recorded with its flags.
 
 use crate::Code;
 use crate::devices::memory::synchronous;
@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostKind {
-    /// Page-locked memory that was allocated here.
+    /// Page-locked memory that the library allocated.
     Allocated,
-    /// The program's own memory, page-locked.
+    /// Memory of the program that the program registered as page-locked.
     Registered,
-    /// Memory that the program created and mapped itself (`cuMemCreate`). Neighbouring mappings are one range.
+    /// Memory that the program created and mapped (`cuMemCreate`). Adjacent mappings form one range.
     Created,
-    /// Managed memory: every kernel may use it, whether or not a parameter shows its address.
+    /// Managed memory. Every kernel may use it, even if no parameter contains its address.
     Managed,
-    /// Managed memory of a module's variable, which lies where the device's driver put it.
+    /// Managed memory of a module's variable, at the address that the device's driver chose.
     Variable,
 }
 
@@ -41,7 +41,7 @@ pub struct HostRange {
     pub size: usize,
     pub flags: u32,
     pub kind: HostKind,
-    /// Handle of the context in which it was pinned.
+    /// The handle of the context in which the memory was pinned.
     pub context: usize,
     pub ordinal: i32,
 }
@@ -52,7 +52,7 @@ struct Pinned {
 }
 
 static RANGES: Mutex<BTreeMap<usize, Pinned>> = Mutex::new(BTreeMap::new());
-/// All of them lie between these addresses: two loads show that another address is none of theirs.
+/// All ranges lie between these two addresses, so two loads suffice to exclude most other addresses.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 /// The number of ranges that [`managed`] returns.
@@ -60,8 +60,10 @@ static MANAGED: AtomicUsize = AtomicUsize::new(0);
 /// The number of times that memory was pinned or unpinned.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
+/// Records a range as pinned.
+///
 /// # Errors
-/// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED` if part of it is pinned.
+/// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED` if a part of it is pinned already.
 pub fn add(range: HostRange) -> Result<(), Code> {
     let mut ranges = lock(&RANGES);
     let before = ranges.range(..range.start + range.size).next_back();
@@ -77,7 +79,7 @@ pub fn add(range: HostRange) -> Result<(), Code> {
     Ok(())
 }
 
-/// Joins a range with its neighbours of the same kind, which are no ranges of their own any more.
+/// Merges a range with adjacent ranges of the same kind, and removes these from `ranges`.
 fn joined(ranges: &mut BTreeMap<usize, Pinned>, range: HostRange) -> HostRange {
     let HostRange { mut start, mut size, .. } = range;
     let before = ranges.range(..start).next_back().map(|(_, other)| other.range);
@@ -92,7 +94,7 @@ fn joined(ranges: &mut BTreeMap<usize, Pinned>, range: HostRange) -> HostRange {
     HostRange { start, size, ..range }
 }
 
-/// Takes created memory out of the range that it lies in; what is left on both sides stays.
+/// Removes a part of created memory from its range. The rest of the range stays pinned.
 pub fn part(start: usize, size: usize) {
     let mut ranges = lock(&RANGES);
     let found = ranges.range(..=start).next_back().map(|(_, pinned)| pinned.range);
@@ -109,27 +111,27 @@ pub fn part(start: usize, size: usize) {
     tell_bounds(&ranges);
 }
 
-/// Whether any memory is pinned.
+/// Returns whether any memory is or was pinned.
 pub fn is_any() -> bool {
     HIGHEST.load(SeqCst) != 0
 }
 
-/// Returns how often the answers of [`find`] may have changed.
+/// Returns a number that changes whenever the results of [`find`] may change.
 pub fn changes() -> u64 {
     CHANGES.load(SeqCst)
 }
 
-/// Whether an address is worth a [`find`].
+/// Returns whether the address may be pinned. If not, [`find`] is not necessary.
 fn may_be_pinned(address: usize) -> bool {
     address >= LOWEST.load(SeqCst) && address < HIGHEST.load(SeqCst)
 }
 
-/// The pinned range that holds an address.
+/// Returns the pinned range that contains an address.
 pub fn find(address: usize) -> Option<HostRange> {
     find_with_id(address).map(|(range, _)| range)
 }
 
-/// Like [`find`], with a number that no other memory of the process gets.
+/// Like [`find`], with an id that is unique for all memory of the process.
 pub fn find_with_id(address: usize) -> Option<(HostRange, u64)> {
     if !may_be_pinned(address) {
         return None;
@@ -139,17 +141,17 @@ pub fn find_with_id(address: usize) -> Option<(HostRange, u64)> {
     (address - range.start < range.size).then_some((*range, *id))
 }
 
-/// Whether all of this memory is pinned. CUDA treats a copy as asynchronous only then.
+/// Returns whether all of this memory is pinned. CUDA treats a copy as asynchronous only then.
 pub fn is_pinned(start: usize, end: usize) -> bool {
     find(start).is_some_and(|range| end <= range.start + range.size)
 }
 
-/// Returns the memory that is pinned in the context with this handle.
+/// Returns the ranges that are pinned in the context with this handle.
 pub fn of_context(context: usize) -> Vec<HostRange> {
     lock(&RANGES).values().map(|pinned| pinned.range).filter(|range| range.context == context).collect()
 }
 
-/// Returns all managed memory but variables, which no launch has to bring to a device.
+/// Returns all managed memory except variables, which launches need not mirror.
 pub fn managed() -> Vec<HostRange> {
     if MANAGED.load(SeqCst) == 0 {
         return Vec::new();
@@ -157,6 +159,8 @@ pub fn managed() -> Vec<HostRange> {
     lock(&RANGES).values().map(|pinned| pinned.range).filter(|range| range.kind == HostKind::Managed).collect()
 }
 
+/// Removes a range, and returns it.
+///
 /// # Errors
 /// `missing` if no range of this kind starts here.
 pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<HostRange, Code> {
@@ -172,7 +176,7 @@ pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<HostRange, 
     Ok(range)
 }
 
-/// Updates the counts and bounds after memory was unpinned.
+/// Updates the counts and the two bounds after memory was unpinned.
 fn tell_bounds(ranges: &BTreeMap<usize, Pinned>) {
     CHANGES.fetch_add(1, SeqCst);
     LOWEST.store(ranges.keys().next().copied().unwrap_or(usize::MAX), SeqCst);

@@ -1,5 +1,5 @@
 //! Managed memory: memory of this process that every kernel may use at its address. It has a mirror from the beginning,
-//! since a kernel may find its address in device memory, where no parameter shows it.
+//! because a kernel may read its address from device memory, and not from a parameter.
 
 use super::host::{self, HostKind, HostRange};
 use super::mapped::{self, NoMirror};
@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-/// The program's advice, by the address at which the memory begins.
+/// The program's advice (`cuMemAdvise`), by the start of the memory.
 static ADVISED: Mutex<BTreeMap<usize, Advised>> = Mutex::new(BTreeMap::new());
 
-/// Allocates managed memory, zeroed.
+/// Allocates zeroed managed memory and returns its address.
 ///
 /// # Errors
-/// `CUDA_ERROR_OUT_OF_MEMORY` beyond the budget and beyond the share, or the session's sticky error.
+/// `CUDA_ERROR_OUT_OF_MEMORY` beyond the budget or the share, or the session's sticky error.
 pub fn allocate(live: &Arc<Live>, size: usize, flags: u32) -> Result<usize, Code> {
     let start = pinned::allocate(live, size, HostKind::Managed);
     if start == 0 {
@@ -27,7 +27,7 @@ pub fn allocate(live: &Arc<Live>, size: usize, flags: u32) -> Result<usize, Code
     }
     let (context, ordinal) = (live.handle, live.device.ordinal);
     let range = HostRange { start, size, flags, kind: HostKind::Managed, context, ordinal };
-    // Removes advice that a context left behind at its end.
+    // Removes advice of earlier memory here, which a destroyed context left.
     lock(&ADVISED).remove(&start);
     pinned::add(live, range)?;
     mapped::reach(live, &range).map(|()| start).map_err(|why| {
@@ -43,18 +43,20 @@ pub fn allocate(live: &Arc<Live>, size: usize, flags: u32) -> Result<usize, Code
     })
 }
 
+/// Frees managed memory after all work that may use it.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` if no managed memory starts here, or the code of work that failed.
+/// `CUDA_ERROR_INVALID_VALUE` if no managed memory starts here, or the code of failed work.
 pub fn free(start: usize) -> Result<(), Code> {
-    // First, since another thread may be given these addresses at once.
+    // The advice is removed first, because another thread may get these addresses at once.
     lock(&ADVISED).remove(&start);
     pinned::remove(start, HostKind::Managed, CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Works with the advice for `count` bytes of managed memory.
+/// Calls `body` with the advice for `count` bytes of managed memory.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` if that is not all managed memory of one allocation, or as `body`.
+/// `CUDA_ERROR_INVALID_VALUE` if these bytes are not inside one allocation of managed memory, or the error of `body`.
 pub fn advised<T>(
     address: u64,
     count: usize,

@@ -1,9 +1,10 @@
-//! Memory of the host that devices use, and memory that the program places itself.
+//! Host memory that devices use, and device memory that the program maps itself.
 //!
-//! `host` knows the program's page-locked memory, `pinned` finds the part that kernels get, `mapped` (with `granules`
-//! and `changes`) mirrors that within a `budget`; `managed` and `variables` are mirrored, too. `vmm` maps physical
-//! memory where the program wants it. `taken` charges what the device's driver takes by itself. Memory that the program
-//! allocates on a device is in `devices::memory`. Called by `objects`, `copies`, `launch` and `abi`.
+//! `host` records the program's page-locked memory, and `pinned` finds the ranges that a kernel gets. `mapped` (with
+//! `granules` and `changes`) mirrors them within a `budget`. `managed` and `variables` are mirrored, too. `vmm` maps
+//! physical memory at addresses that the program chooses. `taken` charges the share for memory that the device's driver
+//! takes. Memory that the program allocates on a device is in `devices::memory`. The callers are `objects`, `copies`,
+//! `launch` and `abi`.
 
 mod budget;
 mod changes;

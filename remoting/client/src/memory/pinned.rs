@@ -1,8 +1,9 @@
-//! Page-locked memory of the program: where it lies, and what happens when a kernel names it.
+//! Page-locked memory of the program: its allocation, and its mirrors for kernels.
 //!
-//! Memory that is allocated here has addresses of the arena, which the device has, too: its mirror needs no other
-//! address. It gets one when the program asks for it (`CU_MEMHOSTALLOC_DEVICEMAP`, `cuMemHostGetDevicePointer`), or
-//! when a launch gets a word that points into it. Until then it costs nothing on the device, and nothing is compared.
+//! Memory that the library allocates has addresses of the arena, so its mirror on the device has the same address. The
+//! mirror is created when the program requests it (`CU_MEMHOSTALLOC_DEVICEMAP`, `cuMemHostGetDevicePointer`), or when a
+//! parameter of a launch points into the memory. Until then the memory takes no space on the device and is not
+//! compared.
 
 use super::host::{self, HostKind, HostRange};
 use super::mapped::{self, NoMirror};
@@ -18,9 +19,9 @@ use std::sync::Arc;
 
 const PAGE: u64 = 4096;
 
-/// Allocates page-locked memory, zeroed; 0 if there is none. It lies outside of the arena if that has no room: then no
-/// kernel reaches it. Unless it is managed, a worker on this machine has it too, and so have children made by fork, on
-/// every carrier.
+/// Allocates zeroed page-locked memory, and returns its address or 0. If the arena has no room, the memory lies
+/// outside, where no kernel can use it. Memory that is not managed is shared with children made by fork, and with a
+/// worker on this machine.
 pub fn allocate(live: &Live, size: usize, kind: HostKind) -> usize {
     let arena = live.session.arena();
     let pages = (size as u64).checked_next_multiple_of(PAGE);
@@ -45,11 +46,11 @@ pub fn allocate(live: &Live, size: usize, kind: HostKind) -> usize {
     0
 }
 
-/// Gives back the pages and the addresses of a range.
+/// Frees the pages and the addresses of a range.
 fn release(range: &HostRange) {
     let owner = session::owner_of(range.start as u64).filter(|owner| owner.arena().is_pinned(range.start as u64));
     let pages = (range.size as u64).next_multiple_of(PAGE);
-    // SAFETY: the memory came from `allocate`, and the program has given it back.
+    // SAFETY: the memory came from `allocate`, and the program has freed it.
     unsafe {
         match owner {
             None => sys::free_pages(std::ptr::with_exposed_provenance_mut(range.start), range.size),
@@ -62,24 +63,24 @@ fn release(range: &HostRange) {
     }
 }
 
-/// Records memory that is pinned from now on, until its context is destroyed at the latest.
+/// Records memory as pinned until it is removed or its context is destroyed.
 ///
 /// # Errors
-/// As [`host::add`].
+/// Those of [`host::add`].
 pub fn add(live: &Live, range: HostRange) -> Result<(), Code> {
     host::add(range)?;
     live.at_end(end_in);
     Ok(())
 }
 
-/// Frees what the program allocated, or forgets what it registered, after everything that uses it.
+/// Frees memory that the program allocated, or unregisters memory that it registered, after all work that uses it.
 ///
 /// # Errors
-/// `missing` if no range of this kind starts here, or the code of work that failed.
+/// `missing` if no range of this kind starts here, or the code of failed work.
 pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<(), Code> {
     let range = host::find(start).filter(|range| range.start == start && range.kind == kind).ok_or(missing)?;
     wait_for_uses(range.start, range.size)?;
-    // The order matters: another thread's launch finds no memory that is about to lose its pages.
+    // The order matters: a launch of another thread must not find memory that is about to lose its pages.
     let range = host::remove(start, kind, missing)?;
     let ended = mapped::forget(start);
     match kind {
@@ -90,10 +91,10 @@ pub fn remove(start: usize, kind: HostKind, missing: Code) -> Result<(), Code> {
     ended
 }
 
-/// Waits for copies and fills that still read or write memory which is about to go, as CUDA does.
+/// Waits for copies and fills that still use memory which is about to be freed, as CUDA does.
 ///
 /// # Errors
-/// The code of work that failed.
+/// The code of failed work.
 pub fn wait_for_uses(start: usize, size: usize) -> Result<(), Code> {
     let memory = HostBox::linear(start, size as u64);
     let uses =
@@ -101,19 +102,19 @@ pub fn wait_for_uses(start: usize, size: usize) -> Result<(), Code> {
     context::all_live().iter().filter(uses).try_for_each(|live| live.synchronise())
 }
 
-/// Ends the memory that was pinned in a context, which is about to be destroyed.
+/// Removes the memory that was pinned in a context which is about to be destroyed.
 fn end_in(live: &Arc<Live>) {
     mapped::end_in(live);
     for range in host::of_context(live.handle) {
-        // No caller is left that could get the code of work that failed.
+        // No caller could get the code of failed work.
         let _ = remove(range.start, range.kind, CUDA_ERROR_INVALID_VALUE);
     }
 }
 
-/// Returns the address at which the device of `live` has memory of the program, and mirrors the memory if needed.
+/// Returns the address at which the device of `live` has memory of the program. Creates the mirror if necessary.
 ///
 /// # Errors
-/// Why it has none.
+/// The reason why it has none.
 pub fn device_pointer(live: &Arc<Live>, range: &HostRange, address: u64) -> Result<u64, NoMirror> {
     match range.kind {
         HostKind::Registered => mapped::register(live, range)?,
@@ -122,16 +123,17 @@ pub fn device_pointer(live: &Arc<Live>, range: &HostRange, address: u64) -> Resu
     mapped::device_address(&live.session, address, 1).ok_or(NoMirror::Elsewhere)
 }
 
-/// Returns a device's address of memory of the program: that of its mirror, or the one that a mirror would have.
+/// Returns the device's address of memory of the program. If there is no mirror, returns the address that a mirror
+/// would have.
 pub fn known_device_pointer(live: &Live, address: u64) -> Option<u64> {
     mapped::device_address(&live.session, address, 1).or(live.session.arena().is_pinned(address).then_some(address))
 }
 
-/// Mirrors the memory that a kernel gets by its parameters, and all managed memory, before the launch.
+/// Creates mirrors of the memory that the parameters of a launch point to, and of all managed memory.
 ///
 /// # Errors
-/// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` if that is more than mirrors may have, `CUDA_ERROR_OUT_OF_MEMORY` if the share
-/// has no room for it, or the session's sticky error.
+/// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` beyond the budget for mirrors, `CUDA_ERROR_OUT_OF_MEMORY` if the share has no
+/// room, or the session's sticky error.
 pub fn before_launch(target: &Target, parameters: impl FnOnce() -> Vec<u8>) -> Result<(), Code> {
     if !host::is_any() {
         return Ok(());
@@ -151,13 +153,13 @@ pub fn before_launch(target: &Target, parameters: impl FnOnce() -> Vec<u8>) -> R
     mapped::hold(&target.live.session, target.stream_id)
 }
 
-/// Whether packed parameters name page-locked memory of the program.
+/// Returns whether packed parameters contain an address of the program's page-locked memory.
 pub fn names_host_memory(parameters: &[u8]) -> bool {
     words(parameters).any(|word| host::find(word).is_some())
 }
 
-/// Logs that memory has no mirror because too much has one, and what the program gets. `what` it asked for ends before
-/// the memory's name.
+/// Logs that memory has no mirror because of the budget, and the code that the program gets. `what` is the beginning of
+/// the message, before the memory.
 pub fn say_beyond(range: &HostRange, most: usize, what: &str, code: Code) {
     let (HostRange { start, size, kind, .. }, budget) = (*range, budget::of(range.kind));
     log::error_unless_repeated(&format!(
@@ -169,7 +171,8 @@ pub fn say_beyond(range: &HostRange, most: usize, what: &str, code: Code) {
     report::beyond(budget.setting, code);
 }
 
-/// Explains why a kernel will not find memory that it gets. It may never touch it, unless the launch is refused.
+/// Logs why a kernel will not find memory whose address it gets. Returns `Ok` if the launch may still run, because the
+/// kernel may never use that memory.
 fn explain(range: &HostRange, why: NoMirror) -> Result<(), Code> {
     let HostRange { start, size, kind, .. } = *range;
     let what = format!("a kernel is given an address in {size} bytes of {kind} memory at {start:#x}");
@@ -196,7 +199,7 @@ fn explain(range: &HostRange, why: NoMirror) -> Result<(), Code> {
     if code == 0 { Ok(()) } else { Err(code) }
 }
 
-/// The words of packed parameters that may be addresses.
+/// Returns the words of packed parameters that may be addresses.
 fn words(parameters: &[u8]) -> impl Iterator<Item = usize> {
     let (words, _) = parameters.as_chunks::<{ size_of::<u64>() }>();
     words.iter().map(|word| u64::from_le_bytes(*word) as usize)

@@ -1,5 +1,6 @@
-//! Memory that the device's driver takes by itself, for limits of contexts and for modules: charged to the share before
-//! the driver is asked, and given back when the driver has. A context gives back what is left when it is destroyed.
+//! Memory that the device's driver takes for limits of contexts and for modules. The share is charged before the driver
+//! is called, and the charge is returned when the driver has freed the memory. Destroying a context returns all its
+//! charges.
 
 use crate::Code;
 use crate::devices::context::Live;
@@ -11,8 +12,8 @@ use protocol::{ContextLimit, ModuleUnload};
 /// Sets a limit of a context.
 ///
 /// # Errors
-/// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room for it, `CUDA_ERROR_UNSUPPORTED_LIMIT`, or what the driver says.
-/// The limit is then what it was.
+/// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room, `CUDA_ERROR_UNSUPPORTED_LIMIT`, or the driver's code. The limit
+/// is then unchanged.
 pub fn set_limit(live: &Live, limit: u32, value: u64) -> Result<(), Code> {
     let mut limits = lock(&live.taken.limits);
     let before = limits.get(&limit).copied().unwrap_or(0);
@@ -27,23 +28,23 @@ pub fn set_limit(live: &Live, limit: u32, value: u64) -> Result<(), Code> {
     live.device.memory.put_back_quota(live, before.saturating_sub(after))
 }
 
-/// Charges the share for a module, then loads it.
+/// Charges the share `bytes` bytes for a module, then loads it with `load`.
 ///
 /// # Errors
-/// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room for it, or those of `load`.
+/// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room, or those of `load`.
 pub fn for_module<T>(live: &Live, bytes: u64, load: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
     let loaded = live.device.memory.with_quota(live, bytes, load)?;
     *lock(&live.taken.modules) += bytes;
     Ok(loaded)
 }
 
-/// Unloads a module and gives back its charge.
+/// Unloads a module and returns its charge.
 ///
 /// # Errors
 /// The session's sticky error.
 pub fn unload(live: &Live, module: u64, bytes: u64) -> Result<(), Code> {
     let mut modules = lock(&live.taken.modules);
-    // The context is gone, and its charge with it.
+    // The context has been destroyed, which returned the charge.
     let Some(others) = modules.checked_sub(bytes) else { return Ok(()) };
     let (token, unloaded) = live.session.new_fence();
     live.session.post(0, &ModuleUnload { module, token })?;

@@ -1,4 +1,4 @@
-//! `__managed__` variables: memory of this process at the address that the device's driver gave the variable.
+//! `__managed__` variables: memory of this process at the address that the device's driver chose for the variable.
 
 use super::budget;
 use super::host::{self, HostKind, HostRange};
@@ -16,14 +16,14 @@ use std::sync::{Arc, Mutex};
 
 const PAGE: usize = 4096;
 
-/// The pages that were put there for variables, and how many variables lie in each.
+/// The pages that this module mapped, and the number of variables in each.
 static PAGES: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 fn pages(range: &HostRange) -> impl Iterator<Item = usize> {
     (range.start / PAGE * PAGE..range.start + range.size).step_by(PAGE)
 }
 
-/// Puts zeroed pages where the variable lies, unless something else of this process is there.
+/// Maps zeroed pages at the variable's address. Returns false if this process already uses a page there.
 fn back(range: &HostRange) -> bool {
     let known = &mut *lock(&PAGES);
     for page in pages(range) {
@@ -40,7 +40,7 @@ fn back(range: &HostRange) -> bool {
     true
 }
 
-/// Whether the page of this address was put there for variables.
+/// Returns whether this module mapped the page that contains the address.
 pub fn has_page(address: usize) -> bool {
     lock(&PAGES).contains_key(&(address / PAGE * PAGE))
 }
@@ -50,22 +50,22 @@ fn give_up(known: &mut BTreeMap<usize, usize>, page: usize) {
     *variables -= 1;
     if *variables == 0 {
         known.remove(&page);
-        // SAFETY: the page is `back`'s, and no variable is left in it.
+        // SAFETY: the page was mapped by `back`, and no variable is left in it.
         unsafe { sys::free_pages(std::ptr::with_exposed_provenance_mut(page), PAGE) };
     }
 }
 
-/// Gives up the pages of a variable that nothing uses any more.
+/// Frees the pages of a variable that nothing uses any more.
 pub fn release(range: &HostRange) {
     let known = &mut *lock(&PAGES);
     pages(range).for_each(|page| give_up(known, page));
 }
 
-/// Lets the program use a variable at its address from now on, until its module is unloaded.
+/// Lets the program use a variable at its address until the variable's module is unloaded.
 ///
 /// # Errors
-/// `CUDA_ERROR_NOT_FOUND` with one line if the address is taken in this process, `CUDA_ERROR_OUT_OF_MEMORY` beyond the
-/// budget, or the session's sticky error.
+/// `CUDA_ERROR_NOT_FOUND` with a logged message if this process already uses the address, `CUDA_ERROR_OUT_OF_MEMORY`
+/// beyond the budget, or the session's sticky error.
 pub fn share(live: &Arc<Live>, name: &str, symbol: &Symbol) -> Result<(), Code> {
     let (start, size) = (symbol.address as usize, symbol.size as usize);
     let (context, ordinal, flags) = (live.handle, live.device.ordinal, CU_MEM_ATTACH_GLOBAL);
@@ -89,10 +89,10 @@ pub fn share(live: &Arc<Live>, name: &str, symbol: &Symbol) -> Result<(), Code> 
     })
 }
 
-/// Logs why a variable is not available. CUDA's runtime continues without its address.
+/// Logs why a variable is not available, and returns `code` as an error. CUDA's runtime continues without the variable.
 ///
 /// # Errors
-/// Always.
+/// Always `code`.
 pub fn refuse(name: &str, why: &str, code: Code) -> Result<(), Code> {
     log::error_unless_repeated(&format!(
         "the __managed__ variable {name} cannot be used, since {why}: the program may crash where it uses it; use \
@@ -101,8 +101,8 @@ pub fn refuse(name: &str, why: &str, code: Code) -> Result<(), Code> {
     Err(code)
 }
 
-/// Ends a variable whose module is about to be unloaded.
+/// Removes a variable whose module is about to be unloaded.
 pub fn end(symbol: &Symbol) {
-    // A variable that is not known here was never asked for by the host.
+    // The host never used a variable that is not found, so the error is ignored.
     let _ = pinned::remove(symbol.address as usize, HostKind::Variable, CUDA_ERROR_NOT_FOUND);
 }

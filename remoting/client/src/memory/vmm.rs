@@ -1,9 +1,10 @@
-//! Virtual memory management: addresses that the program reserves and maps memory to by itself.
+//! Virtual memory management: addresses that the program reserves, and memory that it maps there.
 //!
-//! An allocation is quota until it is mapped; the worker makes its memory where it is mapped first. An unmapped one
-//! stays where it is (*parked*) as long as the program holds its handle, and is moved if it is mapped elsewhere or its
-//! addresses are wanted. A second place at the same time is an import of the session's own export. Mapping it in parts
-//! is refused. Memory of the host (`host`) is page-locked memory of this process where it is mapped.
+//! Creating an allocation only takes quota; the worker allocates its memory when it is first mapped. An unmapped
+//! allocation keeps its address (it is *parked*) while the program holds its handle. It is moved if it is mapped
+//! elsewhere, or if other memory is mapped over its address. To map an allocation at a second address at the same time,
+//! the session imports its own export. Mapping only a part is refused. Host memory (`host`) is page-locked memory of
+//! this process where it is mapped.
 
 mod host;
 
@@ -34,16 +35,16 @@ pub struct Allocation {
     pub handle: usize,
     /// The device that has the memory.
     pub device: &'static Device,
-    /// The context in which it was made.
+    /// The context in which the allocation was created.
     pub live: Arc<Live>,
     pub size: u64,
     pub properties: Properties,
-    /// The bytes of memory of the host, which is never parked, nor on any device.
+    /// The pages of host memory. `None` for memory of a device. Host memory is never parked.
     pages: Option<Pages>,
     state: Ordered<State>,
 }
 
-/// The properties that the program requested; the pointer in them means nothing here.
+/// The properties that the program requested. The pointer in them is never used.
 #[derive(Clone, Copy)]
 pub struct Properties(pub CUmemAllocationProp);
 
@@ -52,7 +53,7 @@ unsafe impl Send for Properties {}
 // SAFETY: as above.
 unsafe impl Sync for Properties {}
 
-/// The present place of an allocation's memory.
+/// The present location of an allocation's memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Home {
     Nowhere,
@@ -60,31 +61,31 @@ enum Home {
     Mapped,
     /// Unmapped, but still at the address where the program had mapped it.
     Parked(u64),
-    /// Moved to an address that only this module knows.
+    /// Unmapped, and moved to an address that only this module uses.
     Hidden(u64),
 }
 
 struct State {
-    /// The number of times that the program holds the handle.
+    /// The number of references that the program holds.
     held: u32,
     home: Home,
-    /// The name of an allocation that other processes of the lease have, too. Then the lease is charged for it.
+    /// The token of an allocation that other processes of the lease can import. The lease is then charged for it.
     shared: Option<Token>,
 }
 
 struct Mapping {
-    /// A number that no other memory of the process gets.
+    /// An id that is unique for all memory of the process.
     id: u64,
     size: u64,
     allocation: Arc<Allocation>,
     accessible: bool,
-    /// Set for a mapping that is not the allocation's first place.
+    /// Set if the allocation was already mapped elsewhere when this mapping was made.
     again: bool,
-    /// The other devices that reach it, by ordinal.
+    /// The access of other devices to the memory, by ordinal.
     readers: BTreeMap<i32, Access>,
-    /// Users that may access memory of the host.
+    /// The users that may access host memory.
     users: BTreeSet<User>,
-    /// The start of the mapping in memory of the host, which may be mapped in parts.
+    /// The offset of the mapping in host memory, which can be mapped in parts.
     offset: u64,
 }
 
@@ -131,14 +132,14 @@ impl Allocation {
         self.live.session.post(0, &SlabMove { from, to, size: self.size }).map(drop)
     }
 
-    /// Takes addresses for memory that is mapped nowhere.
+    /// Takes addresses for memory that is not mapped.
     fn hidden_place(&self) -> Result<u64, Code> {
         self.live.session.arena().take(self.size, 1).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 }
 
 impl Space {
-    /// Moves parked memory out of a range of addresses, to a place that only this module knows.
+    /// Moves parked memory out of a range of addresses, to an address that only this module uses.
     fn evict(&mut self, address: u64, size: u64) -> Result<(), Code> {
         let before = self.parked.range(..address).next_back();
         let reaches_in = before.filter(|(start, parked)| *start + parked.size > address).map(|(start, _)| *start);
@@ -153,7 +154,7 @@ impl Space {
         Ok(())
     }
 
-    /// Frees unmapped memory whose handle the program has given up.
+    /// Frees the memory of an unmapped allocation whose handle the program has released.
     fn discard(&mut self, allocation: &Allocation, home: Home) -> Result<(), Code> {
         match home {
             Home::Nowhere | Home::Mapped => Ok(()),
@@ -171,17 +172,19 @@ impl Space {
 }
 
 impl Drop for Allocation {
-    /// Gives back the quota: the last holder is gone and nothing is mapped.
+    /// Returns the quota. There is no reference and no mapping any more.
     fn drop(&mut self) {
         if self.pages.is_none() && Context::is_live(&self.live) && self.state.lock().shared.is_none() {
-            // A session that has failed has no quota to return.
+            // A failed session has no quota to return.
             let _ = self.device.memory.put_back_quota(&self.live, self.size);
         }
     }
 }
 
+/// Reserves `size` bytes of addresses, at `wanted` if they are free, and returns the first one.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_OUT_OF_MEMORY` if there are no such addresses.
+/// `CUDA_ERROR_INVALID_VALUE`, or `CUDA_ERROR_OUT_OF_MEMORY` if there are no free addresses.
 pub fn reserve(live: &Arc<Live>, size: u64, align: u64, wanted: u64) -> Result<u64, Code> {
     let arena = live.session.arena();
     if size == 0 || !size.is_multiple_of(arena.granularity()) || (align != 0 && !align.is_power_of_two()) {
@@ -191,7 +194,7 @@ pub fn reserve(live: &Arc<Live>, size: u64, align: u64, wanted: u64) -> Result<u
     let address = match wanted {
         0 => arena.take(size, align),
         address if placed(address) => Some(address),
-        // The wanted address is only a wish.
+        // The wanted address is only a hint.
         _ => arena.take(size, align),
     };
     let address = address.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
@@ -199,8 +202,10 @@ pub fn reserve(live: &Arc<Live>, size: u64, align: u64, wanted: u64) -> Result<u
     Ok(address)
 }
 
+/// Frees a reservation of addresses.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for what is no reservation, or one with mappings.
+/// `CUDA_ERROR_INVALID_VALUE` if this is not a reservation, or if it contains mappings.
 pub fn free(address: u64, size: u64) -> Result<(), Code> {
     let mut space = SPACE.lock();
     let known = space.reservations.get(&address).is_some_and(|reservation| reservation.size == size);
@@ -214,8 +219,10 @@ pub fn free(address: u64, size: u64) -> Result<(), Code> {
     Ok(())
 }
 
+/// Creates memory of a device.
+///
 /// # Errors
-/// `CUDA_ERROR_OUT_OF_MEMORY` beyond the share.
+/// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room.
 pub fn create(device: &'static Device, size: u64, properties: CUmemAllocationProp) -> Result<Arc<Allocation>, Code> {
     let live = context::of_device(device)?;
     if size == 0 || !size.is_multiple_of(live.session.arena().granularity()) {
@@ -225,11 +232,11 @@ pub fn create(device: &'static Device, size: u64, properties: CUmemAllocationPro
     insert(live, device, size, properties, None)
 }
 
-/// Creates memory of the host, which no share is charged for until a device has a mirror of it.
+/// Creates host memory. The share is charged only when a device has a mirror of it.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_OUT_OF_MEMORY`, `CUDA_ERROR_NOT_SUPPORTED` where the devices' addresses are
-/// not kept free in this process.
+/// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_OUT_OF_MEMORY`, or `CUDA_ERROR_NOT_SUPPORTED` if the arena's addresses are
+/// not reserved in this process.
 pub fn create_on_host(size: u64, properties: CUmemAllocationProp) -> Result<Arc<Allocation>, Code> {
     let live = context::any()?;
     let arena = live.session.arena();
@@ -260,11 +267,11 @@ fn insert(
         .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
-/// Returns the name by which other processes of the lease can import an allocation, and the allocation.
+/// Exports an allocation. Returns the token by which other processes of the lease can import it, and the allocation.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for memory that was not made to be exported, `CUDA_ERROR_OUT_OF_MEMORY` if the lease has
-/// exported as much as it can.
+/// `CUDA_ERROR_INVALID_VALUE` for memory that was not created for export, `CUDA_ERROR_OUT_OF_MEMORY` if the lease has
+/// reached its limit of exports.
 pub fn export(handle: u64) -> Result<(Token, Arc<Allocation>), Code> {
     let allocation = get(handle)?;
     if allocation.pages.is_some() {
@@ -278,7 +285,7 @@ pub fn export(handle: u64) -> Result<(Token, Arc<Allocation>), Code> {
     Ok((token, allocation))
 }
 
-/// Exports an allocation if that was not done before.
+/// Returns the token of an allocation. The first call exports it.
 fn share(allocation: &Arc<Allocation>, space: &Space) -> Result<Token, Code> {
     let mut state = allocation.state.lock();
     if let Some(token) = state.shared {
@@ -304,10 +311,10 @@ fn share(allocation: &Arc<Allocation>, space: &Space) -> Result<Token, Code> {
     Ok(exported.token)
 }
 
-/// Makes an allocation of memory that a process of the lease exported, another one or this one.
+/// Imports memory that this or another process of the lease exported. Returns the handle of a new allocation.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` if no process has it any more, `CUDA_ERROR_OUT_OF_MEMORY` without addresses.
+/// `CUDA_ERROR_INVALID_VALUE` if no process has it any more, `CUDA_ERROR_OUT_OF_MEMORY` if there are no free addresses.
 pub fn import(device: &'static Device, token: Token, properties: CUmemAllocationProp, size: u64) -> Result<u64, Code> {
     let live = context::of_device(device)?;
     if size == 0 || !size.is_multiple_of(live.session.arena().granularity()) {
@@ -330,15 +337,19 @@ fn place(live: &Live, slab: &SlabImport) -> Result<(), Code> {
     live.session.call(0, slab)?.success().map(drop)
 }
 
+/// Returns the allocation with this handle.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`.
+/// `CUDA_ERROR_INVALID_VALUE` if there is none.
 pub fn get(handle: u64) -> Result<Arc<Allocation>, Code> {
     devices::all()?;
     ALLOCATIONS.get(handle as usize).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
+/// Drops one reference to an allocation. Its memory is freed when it is also unmapped.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`.
+/// `CUDA_ERROR_INVALID_VALUE` if there is no such allocation.
 pub fn release(handle: u64) -> Result<(), Code> {
     let allocation = get(handle)?;
     let mut space = SPACE.lock();
@@ -353,9 +364,12 @@ pub fn release(handle: u64) -> Result<(), Code> {
     space.discard(&allocation, home)
 }
 
+/// Maps an allocation at reserved addresses.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` outside a reservation or over a mapping, `CUDA_ERROR_NOT_SUPPORTED` for a part,
-/// `CUDA_ERROR_OUT_OF_MEMORY` for a second place if the lease has exported as much as it can.
+/// `CUDA_ERROR_INVALID_VALUE` if the range is not inside a reservation or overlaps a mapping,
+/// `CUDA_ERROR_NOT_SUPPORTED` for a part of device memory, `CUDA_ERROR_OUT_OF_MEMORY` for a second address if the lease
+/// has reached its limit of exports.
 pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code> {
     let allocation = get(handle)?;
     let end = address.checked_add(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -389,7 +403,7 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
         space.parked.remove(&address);
     } else {
         space.evict(address, size)?;
-        // The allocation's own parked memory may have been in the way.
+        // The moved memory may have been the allocation's own parked memory, so its location is read again.
         let home = allocation.state.lock().home;
         match home {
             Home::Nowhere | Home::Mapped => allocation.make_memory(address)?,
@@ -408,14 +422,16 @@ pub fn map(address: u64, size: u64, offset: u64, handle: u64) -> Result<(), Code
     Ok(())
 }
 
+/// Unmaps a range, after all work that may use it.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` if the range is not exactly some mappings, or the code of work that failed.
+/// `CUDA_ERROR_INVALID_VALUE` if the range does not consist of whole mappings, or the code of failed work.
 pub fn unmap(address: u64, size: u64) -> Result<(), Code> {
     let mut space = SPACE.lock();
     let starts = covered(&space, address, size)?;
     let lives: Vec<_> = starts.iter().map(|start| Arc::clone(&space.mappings[start].allocation.live)).collect();
     for live in &lives {
-        // Nothing may use the memory any more.
+        // Unfinished work may still use the memory.
         if !live.is_idle() {
             live.synchronise()?;
         }
@@ -449,7 +465,7 @@ pub fn unmap(address: u64, size: u64) -> Result<(), Code> {
     Ok(())
 }
 
-/// The mappings that a range consists of.
+/// Returns the starts of the mappings that a range consists of.
 fn covered(space: &Space, address: u64, size: u64) -> Result<Vec<u64>, Code> {
     let end = address.checked_add(size).filter(|_| size > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let mut next = address;
@@ -464,11 +480,11 @@ fn covered(space: &Space, address: u64, size: u64) -> Result<Vec<u64>, Code> {
     if next == end { Ok(starts) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
-/// Lets a device, or with `None` the program, use what is mapped.
+/// Gives a device access to the mappings of a range, or withdraws it. `None` stands for the program.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` if the range is not exactly some mappings, or memory of a device for the program,
-/// `CUDA_ERROR_INVALID_DEVICE` for a device that cannot reach them.
+/// `CUDA_ERROR_INVALID_VALUE` if the range does not consist of whole mappings, or if the program would access device
+/// memory. `CUDA_ERROR_INVALID_DEVICE` for a device that cannot access the memory.
 pub fn set_access(address: u64, size: u64, device: Option<&'static Device>, accessible: bool) -> Result<(), Code> {
     let mut space = SPACE.lock();
     let starts = covered(&space, address, size)?;
@@ -496,10 +512,10 @@ pub fn set_access(address: u64, size: u64, device: Option<&'static Device>, acce
     Ok(())
 }
 
-/// Whether this device, or the program, may use the memory at an address.
+/// Returns whether this device, or the program, may access the memory at an address.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` where nothing is mapped, or memory of a device for the program.
+/// `CUDA_ERROR_INVALID_VALUE` if nothing is mapped there, or if `user` is the program and the memory is a device's.
 pub fn access(address: u64, user: User) -> Result<bool, Code> {
     let space = SPACE.lock();
     let (_, mapping) = mapping_at(&space, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -511,10 +527,10 @@ pub fn access(address: u64, user: User) -> Result<bool, Code> {
     Ok(if own { mapping.accessible } else { mapping.readers.contains_key(&ordinal) })
 }
 
-/// The allocation that is mapped at an address, held once more.
+/// Adds a reference to the allocation that is mapped at an address, and returns its handle.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` where nothing is mapped, or what is was released.
+/// `CUDA_ERROR_INVALID_VALUE` if nothing is mapped there, or if the program has released its handle.
 pub fn retain(address: u64) -> Result<usize, Code> {
     let space = SPACE.lock();
     let (_, mapping) = mapping_at(&space, address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -531,15 +547,15 @@ fn mapping_at(space: &Space, address: u64) -> Option<(u64, &Mapping)> {
     (address - start < mapping.size).then_some((*start, mapping))
 }
 
-/// Returns the mapping that an address lies in, whatever is mapped next to it, and its device. A program that frees by
-/// address asks for its size.
+/// Returns the mapping that contains an address, and its device. Adjacent mappings are not merged, because a program
+/// may query the size of its mapping in order to unmap it.
 pub fn mapping(address: u64) -> Option<(Piece, &'static Device)> {
     let space = SPACE.lock();
     let (start, mapping) = mapping_at(&space, address)?;
     Some((piece(start, mapping.size, &mapping.allocation.live, mapping.id), mapping.allocation.device))
 }
 
-/// Returns the memory of the host that is mapped at an address, and the number of its mapping.
+/// Returns the host memory that is mapped at an address, and the id of its mapping.
 pub fn host_mapping(address: u64) -> Option<(HostRange, u64)> {
     let space = SPACE.lock();
     let (start, mapping) = mapping_at(&space, address)?;
@@ -550,7 +566,7 @@ fn piece(address: u64, size: u64, live: &Live, id: u64) -> Piece {
     Piece { address, asked: size, size, context: live.id, pool: 0, id }
 }
 
-/// The memory of a device around an address that is mapped without a gap, and its context.
+/// Returns the device memory that contains an address, together with adjacent mappings, and its context.
 pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
     let space = SPACE.lock();
     let of_device = |mapping: &Mapping| mapping.allocation.pages.is_none();

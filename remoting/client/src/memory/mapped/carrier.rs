@@ -1,4 +1,5 @@
-//! The carrier of the host's changes to one context's device. It knows which of them the device has.
+//! The carrier of the host's changes to one context's device: a stream that sends them, and a list of the changes that
+//! the device may not have yet.
 
 use crate::Code;
 use crate::devices::context::{LEAST_PRIORITY, Live};
@@ -11,35 +12,35 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A change, and the command that carries it.
+/// A sent change, and the number of the command that sends it.
 struct Sent {
     command: u64,
     mirror: u64,
-    /// The range in the memory that the mirror is a part of.
+    /// The range in the memory that this part of a mirror belongs to.
     run: Range<usize>,
 }
 
-/// A stream of the library's own.
+/// A stream of the library that sends changes of mirrors to one context.
 pub struct Carrier {
     pub live: Arc<Live>,
     pub stream_id: u64,
-    /// Recorded after the bytes; other streams wait for it.
+    /// An event that is recorded after the changes. Other streams wait for it.
     event: u64,
     generation: u64,
     seen: HashMap<u64, u64>,
-    /// When the bytes last came back, all that streams were given up to this command was complete: nothing but a later
-    /// one can have written on the device since.
+    /// The newest command at the last fetch, when all earlier work was complete. Only later commands can have written
+    /// on the device since.
     pub fetched: u64,
-    /// Changes that the worker has not reported as carried out.
+    /// The changes that the worker has not confirmed yet.
     sent: Vec<Sent>,
 }
 
-/// Changes of several mirrors on their way into one command.
+/// Changes of several mirrors that are being collected for one command.
 #[derive(Default)]
 pub struct Changes {
     parts: Vec<MirrorPart>,
     bytes: Vec<u8>,
-    /// The same changes as ranges of the memory.
+    /// The same changes, as ranges of the program's memory.
     sent: Vec<(u64, Range<usize>)>,
 }
 
@@ -53,14 +54,14 @@ impl Carrier {
         Ok(Carrier { live, stream_id, event, generation: 0, seen, fetched: 0, sent: Vec::new() })
     }
 
-    /// Notes that bytes were sent: streams wait for them before they do more work.
+    /// Records that changes were sent. Streams wait for them before they do more work.
     pub fn sent(&mut self) -> Result<(), Code> {
         self.generation += 1;
         let record = EventRecord { event: self.event, generation: self.generation, flags: 0 };
         self.live.session.post(self.stream_id, &record).map(drop)
     }
 
-    /// Makes later work of the stream see the bytes that were sent.
+    /// Makes later work of the stream wait for the changes that were sent.
     pub fn hold(&mut self, stream_id: u64) -> Result<(), Code> {
         let Carrier { event, generation, .. } = *self;
         if self.seen.get(&stream_id).copied().unwrap_or(0) < generation {
@@ -71,8 +72,8 @@ impl Carrier {
         Ok(())
     }
 
-    /// Adds a change of a mirror, which begins at position `at` of the memory whose bytes are `shadow`; sends when
-    /// there is enough for a command.
+    /// Adds a change of one part of a mirror. The part begins at position `at` of the memory, whose bytes are `shadow`.
+    /// Sends the collected changes when there are enough for a command.
     pub fn add(
         &mut self,
         changes: &mut Changes,
@@ -97,7 +98,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Sends the changes that were added.
+    /// Sends the collected changes.
     pub fn send(&mut self, changes: &mut Changes) -> Result<(), Code> {
         let Changes { parts, bytes, sent } = std::mem::take(changes);
         if sent.is_empty() {
@@ -111,12 +112,12 @@ impl Carrier {
         Ok(())
     }
 
-    /// Removes all changes up to this command: the worker has carried them out.
+    /// Removes all changes up to this command, because the worker has applied them.
     pub fn applied(&mut self, command: u64) {
         self.sent.retain(|sent| sent.command > command);
     }
 
-    /// Returns the changes of a mirror that were sent and may not be on the device yet.
+    /// Returns the changes of a mirror that were sent and that the device may not have yet.
     pub fn later(&self, mirror: u64) -> Vec<Range<usize>> {
         self.sent.iter().filter(|sent| sent.mirror == mirror).map(|sent| sent.run.clone()).collect()
     }

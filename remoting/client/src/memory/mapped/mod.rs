@@ -1,8 +1,9 @@
-//! Mirrors of page-locked and managed memory, which kernels use in place. The host's writes go to the device before a
-//! stream gets more work. The device's writes come back when a call has waited for the device.
+//! Mirrors of page-locked and managed memory, which kernels use at its address. The host's writes are sent to the
+//! device before a stream gets more work. The device's writes are copied to the host when a call has waited for the
+//! device.
 //!
-//! Memory that is allocated for this has one address on both sides, inside the arena; registered memory has a second
-//! one.
+//! Memory that the library allocated has the same address on both sides, inside the arena. Registered memory has a
+//! second address on the device.
 
 mod carrier;
 mod one;
@@ -28,7 +29,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use written::Written;
 
-/// More separate changes than this are sent as one, with what lies between them, if the device writes nothing.
+/// The maximum number of separate changes. More are sent as one range that includes the bytes between them, unless the
+/// device may be writing.
 const MOST_RUNS: usize = 1024;
 
 struct Mirror {
@@ -40,18 +42,18 @@ struct Mirror {
 /// The reason why memory has no mirror that a device can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoMirror {
-    /// All mirrors together would have more bytes than they may.
+    /// All mirrors together would exceed the budget.
     Budget {
         most: usize,
     },
-    /// The memory that this device could have at that address lies elsewhere, or with another device.
+    /// The device does not have this memory, and cannot have it at this address.
     Elsewhere,
     Failed(Code),
 }
 
 static MIRROR: Ordered<Mirror> =
     Ordered::new(Rank::Mirror, Mirror { all: Vec::new(), carriers: Vec::new(), granules: Granules::new() });
-/// The number of mirrors: programs without such memory pay for one load.
+/// The number of mirrors. Programs without mirrors need only one load to know that there is none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 impl Mirror {
@@ -80,7 +82,7 @@ impl Mirror {
     }
 
     fn push(&mut self, mut mapped: Mapped) {
-        // The kernel reports a write once, to the first caller that asks.
+        // The kernel reports a write only to the first mirror that asks.
         let others = self.all.iter_mut().filter(|other| other.overlaps(&mapped));
         if others.map(|other| other.written = None).count() == 0 {
             mapped.written = Written::follow(mapped.host, mapped.shadow.len(), mapped.kind);
@@ -89,7 +91,8 @@ impl Mirror {
         self.recount();
     }
 
-    /// Extends the mirror of created memory to the present length of its range: more was mapped next to it.
+    /// Extends the mirror of created memory after the program mapped more memory next to it. The mirror then covers the
+    /// whole range.
     fn grow(&mut self, place: usize, live: &Arc<Live>, range: &HostRange, most: usize) -> Result<(), NoMirror> {
         let old = self.all[place].shadow.len();
         check_room(range.kind, most, range.size - old)?;
@@ -108,7 +111,7 @@ impl Mirror {
         self.carrier(live).and_then(|carrier| carrier.sent()).map_err(NoMirror::Failed)
     }
 
-    /// Updates the number of mirrors.
+    /// Updates the number of mirrors and the budget.
     fn recount(&self) {
         COUNT.store(self.all.len(), SeqCst);
         budget::note(self.all.iter().map(|mapped| (mapped.kind, mapped.shadow.len(), mapped.written.is_none())));
@@ -121,12 +124,12 @@ impl Mirror {
         Ok(())
     }
 
-    /// Ends a mirror that nothing uses any more. Its memory is not looked at again, also where that fails.
+    /// Removes a mirror that nothing uses any more, also if releasing its memory fails.
     fn end(&mut self, place: usize) -> Result<(), Code> {
         self.take_news(&Arc::clone(&self.all[place].live.session));
         let mut mapped = self.all.swap_remove(place);
         self.recount();
-        // No kernel reads memory that is being freed.
+        // The device's writes matter only for memory that the program keeps.
         let stays = matches!(mapped.kind, HostKind::Registered | HostKind::Created);
         let is_kept = stays || host::find(mapped.host).is_some();
         let carrier = self.carriers.iter().find(|carrier| carrier.live.id == mapped.live.id);
@@ -135,7 +138,7 @@ impl Mirror {
         self.release(&mut mapped).and(fetched)
     }
 
-    /// Whether the device of `live` finds this memory where the program does.
+    /// Returns whether the device of `live` has this memory at its own address.
     fn has(&self, live: &Live, range: &HostRange) -> bool {
         let of = |mapped: &&Mapped| mapped.host == range.start && mapped.shadow.len() == range.size;
         self.all
@@ -144,7 +147,7 @@ impl Mirror {
             .any(|mapped| mapped.is_on(live) || mapped.piece.is_none() && mapped.is_reached_by(live))
     }
 
-    /// Mirrors of the session that have some of the granules of these addresses.
+    /// Returns the session's mirrors that use a granule of these addresses, with their indices.
     fn beside(&self, live: &Arc<Live>, range: &HostRange) -> impl Iterator<Item = (usize, &Mapped)> {
         let (start, size) = (range.start as u64, range.size as u64);
         let granularity = live.session.arena().granularity();
@@ -158,17 +161,16 @@ impl Mirror {
         self.all.iter().enumerate().filter(move |(_, mapped)| is_beside(mapped))
     }
 
-    /// Returns mirrors that are in the way in the granules of these addresses: those of another device, since one
-    /// device has a granule at a time, and those of other created memory, since one mirror of such memory has a granule
-    /// at a time.
+    /// Returns the indices of the mirrors that must end before these addresses can get a mirror. A granule belongs to
+    /// one device, and contains at most one mirror of created memory.
     fn in_the_way(&self, live: &Arc<Live>, range: &HostRange) -> impl Iterator<Item = usize> {
         let other = |mapped: &Mapped| mapped.kind == HostKind::Created && mapped.host != range.start;
         let beside = self.beside(live, range);
         beside.filter(move |(_, mapped)| other(mapped) || !mapped.is_on(live)).map(|(place, _)| place)
     }
 
-    /// Returns a context of another device that alone has mirrors in these granules, if the device of `live` reaches
-    /// its memory.
+    /// Returns a context of another device, if only that device has mirrors in these granules and the device of `live`
+    /// can access its memory.
     fn owner(&self, live: &Arc<Live>, range: &HostRange) -> Option<Arc<Live>> {
         let mut owners = self.beside(live, range).map(|(_, mapped)| &mapped.live);
         let owner = owners.next()?;
@@ -177,11 +179,11 @@ impl Mirror {
         (alone && is_other && live.device.can_reach(owner.device)).then(|| Arc::clone(owner))
     }
 
-    /// Takes back the device memory of a mirror.
+    /// Releases the device memory of a mirror.
     fn release(&mut self, mapped: &mut Mapped) -> Result<(), Code> {
         mapped.forget()?;
         match mapped.piece {
-            // A variable's memory goes with its module.
+            // The memory of a variable is freed with its module.
             None if mapped.kind == HostKind::Variable => Ok(()),
             Some(piece) => mapped.live.device.memory.free(piece, None),
             None => self.granules.release(&mapped.live, mapped.device, mapped.shadow.len() as u64),
@@ -198,8 +200,8 @@ impl Mirror {
             let (mut changes, mut any, context) = (Changes::default(), false, carrier.live.id);
             for mapped in all.iter_mut().filter(|mapped| mapped.live.id == context) {
                 let mut runs = mapped.take_changes();
-                // The device may be writing between the changes. This does not wait for the device, which may itself
-                // wait for what the program does next.
+                // The device may be writing between the changes. This must not wait for the device, because the device
+                // may wait for a later action of the program.
                 if runs.len() > MOST_RUNS && session.newest_in_streams() <= carrier.fetched {
                     runs = runs.first().zip(runs.last()).map(|(a, b)| a.start..b.end).into_iter().collect();
                 }
@@ -221,7 +223,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Takes in what the device wrote, as the worker reported it, without the ranges that the host has sent later.
+    /// Applies the worker's reports of the device's writes, except for ranges that the host has sent since.
     fn take_news(&mut self, session: &Session) {
         let Mirror { all, carriers, .. } = self;
         for News { told, bytes } in session.take_news() {
@@ -232,7 +234,7 @@ impl Mirror {
                 let size = part.runs.iter().map(|run| run.len as usize).sum();
                 let Some((now, others)) = rest.split_at_checked(size) else { break };
                 rest = others;
-                // A mirror that has ended is skipped.
+                // Skip a mirror that has ended.
                 let found = all.iter_mut().find_map(|mapped| mapped.part(part.mirror).map(|at| (mapped, at)));
                 let Some((mapped, at)) = found else { continue };
                 let place = |run: &MirrorRun| {
@@ -252,11 +254,11 @@ impl Mirror {
     }
 }
 
-/// Ends the mirror of memory that starts here, if it has one, after everything that may use it. The memory is no longer
-/// in [`host`], so that it gets no other mirror.
+/// Removes the mirror of memory that starts here, if it has one, after all work that may use it. The caller has removed
+/// the memory from [`host`], so it gets no new mirror.
 ///
 /// # Errors
-/// The code of work that failed; the mirror has ended even so.
+/// The code of failed work. The mirror is removed even then.
 pub fn forget(host: usize) -> Result<(), Code> {
     if COUNT.load(SeqCst) == 0 {
         return Ok(());
@@ -272,10 +274,10 @@ pub fn forget(host: usize) -> Result<(), Code> {
     place(mirror).map_or(Ok(()), |place| mirror.end(place)).and(settled)
 }
 
-/// Ends the mirrors of created memory that touch these bytes, which stay where they are.
+/// Removes the mirrors of created memory that overlap these bytes. The memory stays mapped.
 ///
 /// # Errors
-/// The code of work that failed; the mirrors have ended even so.
+/// The code of failed work. The mirrors are removed even then.
 pub fn forget_created(start: usize, size: usize) -> Result<(), Code> {
     let mut ended = Ok(());
     while COUNT.load(SeqCst) > 0 {
@@ -293,20 +295,20 @@ pub fn forget_created(start: usize, size: usize) -> Result<(), Code> {
     ended
 }
 
-/// Notes that memory which the program created is about to have a second place: what is written there is not seen at
-/// the first one.
+/// Stops write tracking for created memory, because the program maps it at a second address. Writes there cannot be
+/// tracked at the first address.
 pub fn note_alias() {
     written::note_alias();
     let mut mirror = MIRROR.lock();
     mirror.all.iter_mut().filter(|mapped| mapped.kind == HostKind::Created).for_each(|mapped| mapped.written = None);
 }
 
-/// Ends the mirrors of a context that is about to be destroyed.
+/// Removes the mirrors of a context that is about to be destroyed.
 pub fn end_in(live: &Arc<Live>) {
     let context = live.id;
     let is_left = |mapped: &Mapped| mapped.kind == HostKind::Created && mapped.live.id == context;
-    // Created memory belongs to no context: what this one's work wrote is kept. Other devices may be using memory that
-    // lies here.
+    // Created memory does not belong to a context, so the writes of this context's work must be kept. Other devices may
+    // be using memory of this device.
     let is_reached = |mapped: &Mapped| !mapped.reached_by.is_empty() && mapped.live.id == context;
     let (is_any_left, is_any_reached) = {
         let mirror = MIRROR.lock();
@@ -325,7 +327,7 @@ pub fn end_in(live: &Arc<Live>) {
         }
     }
     for mut mapped in mirror.all.extract_if(.., |mapped| mapped.live.id == context).collect::<Vec<_>>() {
-        // A session that has failed has nothing to give back.
+        // A failed session has no memory to release, so the error is ignored.
         let _ = mirror.release(&mut mapped);
     }
     for carrier in mirror.carriers.extract_if(.., |carrier| carrier.live.id == context) {
@@ -334,7 +336,7 @@ pub fn end_in(live: &Arc<Live>) {
     mirror.recount();
 }
 
-/// Returns the mirror that has this very address on the device.
+/// Returns the mirror that contains this address, if host and device have the same address for it, and its context.
 pub fn mirror_at(address: u64) -> Option<(Piece, Arc<Live>)> {
     if COUNT.load(SeqCst) == 0 {
         return None;
@@ -346,7 +348,7 @@ pub fn mirror_at(address: u64) -> Option<(Piece, Arc<Live>)> {
     Some((Piece { address: mapped.device, asked: size, size, context, pool: 0, id: 0 }, Arc::clone(&mapped.live)))
 }
 
-/// Returns the program's address of memory that a device of this session has here.
+/// Returns the program's address of the memory that a device of this session has at address `device`.
 pub fn host_address(session: &Arc<Session>, device: u64) -> Option<u64> {
     if COUNT.load(SeqCst) == 0 {
         return None;
@@ -358,12 +360,12 @@ pub fn host_address(session: &Arc<Session>, device: u64) -> Option<u64> {
     Some(mapped.host as u64 + (device - mapped.device))
 }
 
-/// Whether a device has, at this address, memory of the program that has another address in the program.
+/// Returns whether a device of this session has memory of the program here whose address in the program is different.
 pub fn is_alias(session: &Arc<Session>, device: u64) -> bool {
     host_address(session, device).is_some_and(|host| host != device)
 }
 
-/// Returns the address at which a device of this session has memory of the program, if it has it.
+/// Returns the address at which a device of this session has this memory of the program, if there is a mirror.
 pub fn device_address(session: &Arc<Session>, host: u64, span: u64) -> Option<u64> {
     if COUNT.load(SeqCst) == 0 {
         return None;
@@ -373,7 +375,8 @@ pub fn device_address(session: &Arc<Session>, host: u64, span: u64) -> Option<u6
     Some(mapped.device + (host - mapped.host as u64))
 }
 
-/// Like [`device_address`], for memory that a command is about to use: a mirror that has a part of it gets all of it.
+/// Like [`device_address`], for memory that a command is about to use. A mirror that has only a part of the memory is
+/// extended first.
 pub fn device_span(session: &Arc<Session>, host: u64, span: u64) -> Option<u64> {
     let found = device_address(session, host, span);
     if found.is_some() || COUNT.load(SeqCst) == 0 {
@@ -389,7 +392,7 @@ pub fn device_span(session: &Arc<Session>, host: u64, span: u64) -> Option<u64> 
     device_address(session, host, span)
 }
 
-/// Makes later work of the stream see what the host wrote before.
+/// Makes later work of the stream wait until the device has the host's earlier writes.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -405,7 +408,7 @@ pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
     mirror.hold(session, stream_id)
 }
 
-/// Sends the host's writes to the devices that need them.
+/// Sends the host's writes to the devices that have mirrors.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -416,7 +419,7 @@ pub fn send(session: &Arc<Session>) -> Result<(), Code> {
     MIRROR.lock().send_changes(session)
 }
 
-/// Makes later work of the stream see the mirrors that exist by now.
+/// Makes later work of the stream wait for the changes that were sent.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -424,12 +427,13 @@ pub fn hold(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
     MIRROR.lock().hold(session, stream_id)
 }
 
-/// Whether there is any mirror.
+/// Returns whether there is any mirror.
 pub fn is_any() -> bool {
     COUNT.load(SeqCst) > 0
 }
 
-/// Brings the host's writes to the device before it returns, whatever the program's streams do meanwhile.
+/// Sends the host's writes to the device, and waits until they are there. This does not depend on the program's
+/// streams.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -446,7 +450,7 @@ pub fn bring(session: &Arc<Session>) -> Result<(), Code> {
     streams.into_iter().try_for_each(|stream_id| session.settle_stream(stream_id))
 }
 
-/// Makes the host see what the device has written by now.
+/// Copies the device's writes of completed work to the host.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -454,14 +458,15 @@ pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
     if COUNT.load(SeqCst) == 0 {
         return Ok(());
     }
-    // What was waited for may itself have waited for a stream of another appliance, whose own errors its own calls tell.
+    // The work may have waited for a stream of another appliance. That appliance's errors are reported by its own
+    // calls.
     for other in others(session) {
         let _ = take_back(&other);
     }
     take_back(session)
 }
 
-/// The other sessions that have mirrors.
+/// Returns the other sessions that have mirrors.
 fn others(session: &Arc<Session>) -> Vec<Arc<Session>> {
     let mirror = MIRROR.lock();
     let sessions = mirror.carriers.iter().map(|carrier| &carrier.live.session);
@@ -470,7 +475,8 @@ fn others(session: &Arc<Session>) -> Vec<Arc<Session>> {
     others
 }
 
-/// Takes in what devices of the session wrote: what was told, and all of what the worker does not tell of.
+/// Copies the writes of the session's devices to the host: those that the worker reported, and all bytes of mirrors
+/// without reports.
 fn take_back(session: &Arc<Session>) -> Result<(), Code> {
     let newest = session.newest_in_streams();
     let all_live = context::all_live();

@@ -1,4 +1,4 @@
-//! One mirror: what both sides had when they were last compared, and what either has written since.
+//! One mirror: its bytes when host and device were last compared, and the known writes since.
 
 use super::super::changes::{with_bytes, written_by_both};
 use super::super::host::HostKind;
@@ -14,12 +14,12 @@ use std::iter;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock, Once};
 
-/// The program's setting for [`Mapped::check`].
+/// The environment variable that enables [`Mapped::check`].
 const CHECKED: &str = "REMOTEGPU_CHECK_MIRRORS";
-/// The number of bytes read at once of the program's memory that may be gone.
+/// The number of bytes that are read at once from registered memory, which the program may have unmapped.
 const WINDOW: usize = 256 << 10;
 
-/// A part of a mirror with its number: it begins at `at` and ends where the next one begins.
+/// A part of a mirror that the worker knows by a number. It begins at `at` and ends where the next part begins.
 struct Part {
     mirror: u64,
     at: usize,
@@ -29,26 +29,25 @@ pub struct Mapped {
     pub host: usize,
     pub kind: HostKind,
     pub device: u64,
-    /// The device's allocation that is the mirror; without one the mirror lies in granules.
+    /// The device allocation that contains the mirror. Without one, the mirror lies in granules.
     pub piece: Option<u64>,
     pub live: Arc<Live>,
-    /// Other devices that use the mirror where it lies.
+    /// The access of other devices that use this mirror.
     pub reached_by: Vec<Access>,
     /// The bytes that both sides had when they were last compared.
     pub shadow: Vec<u8>,
-    /// The parts that the worker knows and whose writes by the device it reports; without any the mirror is fetched
-    /// whole.
+    /// The parts for which the worker reports the device's writes. If there are none, the whole mirror is fetched.
     parts: Vec<Part>,
-    /// The pages whose writes by the program the kernel notes. The rest is compared.
+    /// The pages for which the kernel tracks the program's writes. All other bytes are compared.
     pub written: Option<Written>,
-    /// Ranges that a worker on this machine has written, which the kernel does not note.
+    /// Ranges that a worker on this machine has written. The kernel does not track these writes.
     landed: Vec<Range<usize>>,
-    /// Set if the program has taken the memory away: nothing is read or written there any more.
+    /// Set if the program has unmapped the memory. Nothing is read or written there any more.
     is_gone: bool,
 }
 
 impl Mapped {
-    /// Makes a mirror of memory that the device does not know yet; nothing is known of its bytes.
+    /// Creates a mirror of memory that the device does not have yet. Its shadow is all zeros, not the present bytes.
     pub fn new(
         live: &Arc<Live>,
         (host, size): (usize, usize),
@@ -75,12 +74,12 @@ impl Mapped {
         Arc::ptr_eq(&self.live.session, session)
     }
 
-    /// Whether a device finds the mirror where the program does.
+    /// Returns whether the device of `live` has the mirror at the program's address.
     pub fn is_on(&self, live: &Live) -> bool {
         self.device == self.host as u64 && std::ptr::eq(self.live.device, live.device)
     }
 
-    /// Whether the mirror is on another device, which lets this one use it there.
+    /// Returns whether the mirror is on another device that the device of `live` may access.
     pub fn is_reached_by(&self, live: &Live) -> bool {
         self.reached_by.iter().any(|access| std::ptr::eq(access.device(), live.device))
     }
@@ -90,7 +89,7 @@ impl Mapped {
         offset.checked_add(span).is_some_and(|end| offset < self.shadow.len() as u64 && end <= self.shadow.len() as u64)
     }
 
-    /// Whether both have some of the program's memory in common.
+    /// Returns whether the two mirrors have bytes of the program's memory in common.
     pub fn overlaps(&self, other: &Mapped) -> bool {
         self.host < other.host + other.shadow.len() && other.host < self.host + self.shadow.len()
     }
@@ -100,8 +99,8 @@ impl Mapped {
         DeviceBox { context: self.live.id, address: self.device + run.start as u64, extent }
     }
 
-    /// Returns the host's bytes there now; `None` if the program has taken the memory away. Registered memory is the
-    /// program's own, so that can happen; all other memory is the library's.
+    /// Returns the host's present bytes, or `None` if the program has unmapped the memory. Only registered memory can
+    /// be unmapped, because all other memory belongs to the library.
     fn host_bytes<'a>(&self, part: &Range<usize>, window: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         if self.kind == HostKind::Registered {
             window.resize(part.len(), 0);
@@ -110,9 +109,9 @@ impl Mapped {
         Some(self.own_bytes(part))
     }
 
-    /// Returns the present bytes of the library's own memory.
+    /// Returns the present bytes of memory that belongs to the library.
     fn own_bytes<'a>(&self, part: &Range<usize>) -> &'a [u8] {
-        // SAFETY: the memory stays until it is forgotten here; the program may write at any time.
+        // SAFETY: the memory stays mapped until the mirror is removed; the program may write at any time.
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.host + part.start), part.len()) }
     }
 
@@ -126,16 +125,16 @@ impl Mapped {
         }
         for (run, now) in with_bytes(runs, bytes) {
             let place = std::ptr::with_exposed_provenance_mut::<u8>(self.host + run.start);
-            // SAFETY: as in `own_bytes`; the bytes are inside.
+            // SAFETY: as in `own_bytes`; the bytes lie inside that memory.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), place, now.len()) };
         }
         true
     }
 
-    /// Takes in what the host has from here on.
+    /// Copies the host's bytes from position `from` on into the shadow.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if the program has no such memory.
+    /// `CUDA_ERROR_INVALID_VALUE` if the program has unmapped the memory.
     pub fn take_all(&mut self, from: usize) -> Result<(), Code> {
         let (part, mut window) = (from..self.shadow.len(), Vec::new());
         let now = self.host_bytes(&part, &mut window).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -143,7 +142,7 @@ impl Mapped {
         Ok(())
     }
 
-    /// Takes in what the host wrote, and returns where: the shadow has it from now on.
+    /// Copies the host's changed bytes into the shadow, and returns their ranges.
     pub fn take_changes(&mut self) -> Vec<Range<usize>> {
         let (mut runs, mut window) = (Vec::new(), Vec::new());
         if self.is_gone {
@@ -163,7 +162,7 @@ impl Mapped {
         runs
     }
 
-    /// Notes copies that have landed at these addresses.
+    /// Records the ranges that copies from the device have written.
     pub fn note_landings(&mut self, places: &[Range<usize>]) {
         if self.written.is_some() {
             let (start, end) = (self.host, self.host + self.shadow.len());
@@ -172,7 +171,7 @@ impl Mapped {
         }
     }
 
-    /// Returns the ranges where the host may have written, in order and by whole words.
+    /// Returns the sorted ranges that the host may have written, rounded to whole words.
     fn suspects(&mut self) -> Vec<Range<usize>> {
         let (host, size) = (self.host, self.shadow.len());
         let landed = std::mem::take(&mut self.landed);
@@ -194,8 +193,8 @@ impl Mapped {
         self.live.session.copy_to_device(stream_id, &self.device_box(run), &from, false)
     }
 
-    /// Lets the worker report from now on what the device writes from position `at` on, if it can. The device must have
-    /// the shadow's bytes.
+    /// Asks the worker to report the device's writes from position `at` on, if it supports that. The device must
+    /// already have the shadow's bytes.
     pub fn follow(&mut self, stream_id: u64, at: usize) -> Result<(), Code> {
         let session = &self.live.session;
         if !session.has(MirrorAdd::CODE) {
@@ -205,20 +204,20 @@ impl Mapped {
         let add = MirrorAdd { mirror, context, address: self.device + at as u64, size };
         match session.call(stream_id, &add)?.code {
             0 => self.parts.push(Part { mirror, at }),
-            // The worker keeps no more for a session: the mirror is fetched whole.
+            // The worker has reached its limit for a session, so the whole mirror is fetched instead.
             CUDA_ERROR_OUT_OF_MEMORY => self.forget()?,
             code => return Err(code),
         }
         Ok(())
     }
 
-    /// Ends the worker's reports about the mirror; it reads the memory no more.
+    /// Ends the worker's reports about the mirror.
     pub fn forget(&mut self) -> Result<(), Code> {
         let session = &self.live.session;
         self.parts.drain(..).try_for_each(|part| session.post(0, &MirrorEnd { mirror: part.mirror }).map(drop))
     }
 
-    /// Whether the worker reports what the device writes.
+    /// Returns whether the worker reports the device's writes.
     pub fn is_told(&self) -> bool {
         !self.parts.is_empty()
     }
@@ -228,7 +227,7 @@ impl Mapped {
         self.parts.iter().find(|part| part.mirror == mirror).map(|part| part.at)
     }
 
-    /// Splits a run by parts: the number of each, where it begins, and the bytes of the run that are in it.
+    /// Splits a run by parts. Returns for each part its number, its start, and the bytes of the run that lie in it.
     pub fn by_parts(&self, run: &Range<usize>) -> Vec<(u64, usize, Range<usize>)> {
         let ends = self.parts.iter().skip(1).map(|next| next.at).chain([self.shadow.len()]);
         let pieces = self.parts.iter().zip(ends).map(|(part, end)| {
@@ -238,7 +237,7 @@ impl Mapped {
         pieces.filter(|(.., piece)| piece.start < piece.end).collect()
     }
 
-    /// Fetches what the device wrote. Where it wrote nothing, what the host wrote meanwhile stays.
+    /// Fetches the device's writes. Bytes that the device did not write keep the host's value.
     pub fn fetch(&mut self, stream_id: u64) -> Result<(), Code> {
         if self.is_gone {
             return Ok(());
@@ -257,8 +256,8 @@ impl Mapped {
         Ok(now)
     }
 
-    /// Asserts that the device has the bytes that the host knows, when all work is complete: in debug builds, and where
-    /// the program's user asks for it.
+    /// Asserts that the device has the shadow's bytes after all work is complete. Active in debug builds, or if the
+    /// user sets `CHECKED`.
     pub fn check(&self, stream_id: u64) {
         static IS_ASKED: LazyLock<bool> = LazyLock::new(|| std::env::var_os(CHECKED).is_some_and(|value| value == "1"));
         if (cfg!(debug_assertions) || *IS_ASKED) && self.is_told() && !self.is_gone {
@@ -268,8 +267,8 @@ impl Mapped {
         }
     }
 
-    /// Takes in what the device wrote, as runs in order and the bytes of all: the host and the shadow have it from now
-    /// on.
+    /// Copies the device's writes to the host and into the shadow. `runs` is sorted, and `bytes` contains the bytes of
+    /// all runs, one after another.
     pub fn take_in(&mut self, runs: &[Range<usize>], bytes: &[u8]) {
         let is_inside = runs.iter().all(|run| run.end <= self.shadow.len());
         if self.is_gone || runs.is_empty() || !is_inside {
@@ -299,7 +298,8 @@ impl Mapped {
         }
     }
 
-    /// Marks the memory as gone: the program has taken it away, which CUDA allows as long as no kernel uses it.
+    /// Marks the memory as gone, because the program has unmapped it. CUDA allows that as long as no kernel uses it.
+    /// Returns `rest`.
     fn lose<T>(&mut self, rest: T) -> T {
         if !std::mem::replace(&mut self.is_gone, true) {
             let (host, size) = (self.host, self.shadow.len());
@@ -312,7 +312,7 @@ impl Mapped {
         rest
     }
 
-    /// Logs only once: a program that does it mostly does it all the time.
+    /// Logs that the device overwrote a word of the program. Logs only once, because such programs usually repeat it.
     fn tell_of_a_lost_word(&self, at: usize) {
         static TOLD: Once = Once::new();
         let (host, size, kind) = (self.host, self.shadow.len(), self.kind);

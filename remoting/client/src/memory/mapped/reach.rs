@@ -1,4 +1,5 @@
-//! Ways in which memory of the program gets a mirror: on a device of its own, or where another device has it.
+//! The ways in which memory of the program gets a mirror: on the kernel's own device, or on another device that this
+//! device can access.
 
 use super::super::budget;
 use super::super::host::{self, HostKind, HostRange};
@@ -17,7 +18,7 @@ pub(super) fn check_room(kind: HostKind, most: usize, more: usize) -> Result<(),
     if budget::of(kind).allows(most, more) { Ok(()) } else { Err(NoMirror::Budget { most }) }
 }
 
-/// Waits for all contexts of a session. Called without the lock: a host function that it waits for may need it.
+/// Waits for all contexts of a session. The caller must not hold the mirror lock, because a host function may need it.
 pub(super) fn settle(session: &Arc<Session>) -> Result<(), Code> {
     context::all_live()
         .iter()
@@ -25,20 +26,20 @@ pub(super) fn settle(session: &Arc<Session>) -> Result<(), Code> {
         .try_for_each(|live| live.synchronise())
 }
 
-/// Waits for writes of streams to memory that is about to be read.
+/// Waits for streams' writes to memory that is about to be read.
 fn settle_writes(host: usize, size: usize) -> Result<(), Code> {
     let unsettled = is_unsettled(&HostBox::linear(host, size as u64));
     if unsettled { context::all_live().iter().try_for_each(|live| live.synchronise()) } else { Ok(()) }
 }
 
-/// Makes sure that the device of `live` has memory of the program at its own address.
+/// Ensures that the device of `live` has memory of the program at the program's address.
 ///
 /// # Errors
-/// Why it cannot.
+/// The reason why it cannot.
 pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let (start, len) = (range.start as u64, range.size as u64);
     let arena = live.session.arena();
-    // `elsewhere`: whether a mirror is in the way, and whether it is one of another GPU.
+    // `elsewhere`: whether a mirror is in the way, and whether it belongs to another GPU.
     let (owner, elsewhere) = {
         let mirror = MIRROR.lock();
         if mirror.has(live, range) {
@@ -51,7 +52,7 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
         (mirror.owner(live, range), mirror.in_the_way(live, range).map(other).max())
     };
     if let Some(owner) = owner {
-        // Both devices use it where it lies: work of one may wait for what the other does there.
+        // Both devices use the same mirror, because work of one may wait for writes of the other.
         reach(&owner, range)?;
         return show(live, &owner, range.start).map_err(NoMirror::Failed);
     }
@@ -67,7 +68,7 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
         settle(&live.session).map_err(NoMirror::Failed)?;
     }
     let mirror = &mut *MIRROR.lock();
-    // Another thread was faster, or has freed the memory meanwhile: then its pages may be gone.
+    // Another thread may have made the mirror, or have freed the memory. Freed memory may have no pages.
     if mirror.has(live, range) || host::find(range.start) != Some(*range) {
         return Ok(());
     }
@@ -85,20 +86,20 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     mirror.add(live, range, start, None).map_err(NoMirror::Failed)
 }
 
-/// Lets the device of `live` use the mirror that another one has of the memory that starts here.
+/// Lets the device of `live` use the mirror of another device for the memory that starts at `host`.
 fn show(live: &Arc<Live>, owner: &Live, host: usize) -> Result<(), Code> {
     let access = Access::new(live.device, owner.device)?;
     let mirror = &mut *MIRROR.lock();
     let is_it = |mapped: &&mut Mapped| mapped.host == host && std::ptr::eq(mapped.live.device, owner.device);
-    // Another thread may have shown it, or have freed the memory.
+    // Another thread may already have done this, or have freed the memory.
     if let Some(mapped) = mirror.all.iter_mut().find(is_it).filter(|mapped| !mapped.is_reached_by(live)) {
         mapped.reached_by.push(access);
     }
     Ok(())
 }
 
-/// Lets the device of `live` use another device's mirror of registered memory, if it reaches that device's memory and
-/// one of these words is an address in it.
+/// Lets the device of `live` use another device's mirrors of registered memory. Only mirrors that one of `words` points
+/// into are used, and only if the device can access their memory.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -125,10 +126,10 @@ pub fn show_registered(live: &Arc<Live>, words: impl Iterator<Item = usize>) -> 
     named.into_iter().try_for_each(|(owner, host, ..)| show(live, owner, *host))
 }
 
-/// Gives registered memory a mirror, if it has none.
+/// Creates a mirror of registered memory, if it has none.
 ///
 /// # Errors
-/// Why it cannot.
+/// The reason why it cannot.
 pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
     let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
@@ -141,10 +142,10 @@ pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     mirror.add(live, range, device, Some(device)).map_err(NoMirror::Failed)
 }
 
-/// Takes in a variable of a module, which the device has already: the host's bytes become the device's.
+/// Creates the mirror of a module's variable, which the device already has. The device's bytes are copied to the host.
 ///
 /// # Errors
-/// Why it cannot.
+/// The reason why it cannot.
 pub fn take_in(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
     let mirror = &mut *MIRROR.lock();

@@ -1,6 +1,5 @@
-//! Pages of the program's memory that were written, as the kernel notes it. Used only where the program's user allows
-//! it, since the kernel does not see all writes: not those of other mappings, hence of no memory that the program
-//! shares.
+//! Tracking of the program's writes by the kernel, per page. It is used only if the user enables it. The kernel does
+//! not see writes through other mappings, so shared memory of the program is not tracked.
 
 use super::super::host::HostKind;
 use crate::program::{log, process};
@@ -13,10 +12,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const SETTING: &str = "REMOTEGPU_TRACK_WRITES";
-/// Smaller memory is compared sooner than the kernel answers.
+/// The minimum number of bytes. Smaller memory is compared faster than the kernel answers.
 const LEAST: usize = 8 * PAGE;
 
-/// Whether all of it is private memory of no file, by a process's list of mappings.
+/// Returns whether all pages are private anonymous memory. `maps` is the content of `/proc/self/maps`.
 fn is_private(maps: &str, pages: &Range<usize>) -> bool {
     let mut at = pages.start;
     for line in maps.lines() {
@@ -37,7 +36,7 @@ fn is_private(maps: &str, pages: &Range<usize>) -> bool {
     at >= pages.end
 }
 
-/// Returns the kernel's notes, if they are allowed and the kernel has them.
+/// Returns the kernel's write tracking, if the user enables it and the kernel supports it.
 fn kernel() -> Option<&'static Notes> {
     static KERNEL: OnceLock<Option<Notes>> = OnceLock::new();
     let open = || {
@@ -56,23 +55,22 @@ fn kernel() -> Option<&'static Notes> {
     KERNEL.get_or_init(open).as_ref()
 }
 
-/// Whether memory that the program created lies at more than one place, or did.
+/// Whether memory that the program created was ever mapped at more than one address.
 static HAS_ALIASES: AtomicBool = AtomicBool::new(false);
 
-/// Notes that memory which the program created is about to have a second place.
+/// Records that the program maps created memory at a second address.
 pub fn note_alias() {
     HAS_ALIASES.store(true, SeqCst);
 }
 
-/// Whole pages of the program, whose writes the kernel notes. Where a worker on this machine may write too, its copies
-/// are known when they have landed.
+/// Whole pages of the program for which the kernel tracks writes. A worker on this machine may write there too; its
+/// copies are recorded separately.
 pub struct Written {
     pages: Range<usize>,
 }
 
 impl Written {
-    /// Makes the kernel note from now on what is written to the whole pages of this memory; `None` where that cannot be
-    /// known.
+    /// Starts the tracking of writes to the whole pages of this memory. Returns `None` if that is not possible.
     pub fn follow(start: usize, size: usize, kind: HostKind) -> Option<Written> {
         let pages = start.next_multiple_of(PAGE)..(start + size) / PAGE * PAGE;
         if pages.len() < LEAST {
@@ -94,12 +92,13 @@ impl Written {
         Some(Written { pages })
     }
 
-    /// The pages that the kernel notes.
+    /// Returns the range of the tracked pages.
     pub fn pages(&self) -> &Range<usize> {
         &self.pages
     }
 
-    /// Returns the ranges written since the last call, at first all; `None` if that is not known any more.
+    /// Returns the ranges that were written since the last call. The first call returns all pages. Returns `None` if
+    /// the kernel cannot tell any more.
     pub fn take(&self) -> Option<Vec<Range<usize>>> {
         kernel()?.take(&self.pages).ok()
     }

@@ -1,6 +1,5 @@
-//! Memory of the host that the program creates and maps itself (`cuMemCreate` with a place on the host): a file without
-//! a name, whose pages lie where it is mapped as soon as the program or a device may use them. From then on it is
-//! page-locked memory.
+//! Host memory that the program creates and maps (`cuMemCreate` with a location on the host). It is an unnamed file.
+//! Its pages are mapped when the program or a device gets access to them. From then on it is page-locked memory.
 
 use crate::Code;
 use crate::memory::host::{self, HostKind, HostRange};
@@ -13,21 +12,23 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// A user of mapped memory: the program itself, or a device by its ordinal.
+/// A user of mapped memory: the program, or a device by its ordinal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum User {
     Host,
     Device(i32),
 }
 
-/// The bytes, wherever they are mapped.
+/// The pages of host memory, independent of their mappings.
 pub struct Pages {
     file: OwnedFd,
-    /// Whether the pages were ever accessible at a mapping.
+    /// Whether any mapping of the pages was ever accessible.
     was_shown: AtomicBool,
 }
 
 impl Pages {
+    /// Creates `size` bytes of zeroed pages.
+    ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn new(size: u64) -> Result<Pages, Code> {
@@ -35,11 +36,11 @@ impl Pages {
         Ok(Pages { file, was_shown: AtomicBool::new(false) })
     }
 
-    /// Lets `user` access the pages at a mapping, or withdraws the last access. Pages that one user may access all
-    /// users may: the library itself reads and writes them for a device.
+    /// Gives `user` access to the pages at a mapping, or withdraws it. If one user has access, the pages are accessible
+    /// to all users, because the library itself reads and writes them for a device.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`, or the code of work that failed.
+    /// `CUDA_ERROR_OUT_OF_MEMORY`, or the code of failed work.
     pub fn allow(
         &self,
         at: &HostRange,
@@ -74,21 +75,21 @@ impl Pages {
     }
 }
 
-/// Takes pages away after everything that uses them. Their bytes stay, and come back where they are shown next.
+/// Unmaps pages after all work that uses them. The file keeps their bytes for the next mapping.
 ///
 /// # Errors
-/// The code of work that failed; the pages are gone even so.
+/// The code of failed work. The pages are unmapped even then.
 pub fn hide(at: &HostRange) -> Result<(), Code> {
     let waited = pinned::wait_for_uses(at.start, at.size);
-    // The order matters: another thread's launch finds no memory that is about to lose its pages.
+    // The order matters: a launch of another thread must not find memory that is about to lose its pages.
     host::part(at.start, at.size);
     let ended = mapped::forget_created(at.start, at.size);
-    // SAFETY: the pages were shown there, and what used them has ended.
+    // SAFETY: the pages were mapped there, and all work that used them has ended.
     unsafe { sys::unback(at.start, at.size) };
     waited.and(ended)
 }
 
-/// Describes such memory as a host range. It belongs to no context.
+/// Returns this memory as a host range. It does not belong to a context.
 pub fn range(address: u64, size: u64, ordinal: i32) -> HostRange {
     let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
     HostRange { start: address as usize, size: size as usize, flags, kind: HostKind::Created, context: 0, ordinal }
