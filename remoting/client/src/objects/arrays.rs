@@ -1,5 +1,6 @@
-//! Arrays, textures and surfaces. An array has addresses without memory, by which copies name its bytes
-//! (`driverapi::arrays`); textures and surfaces have the driver's own numbers, because kernels get these as parameters.
+//! Arrays, textures and surfaces. An array has addresses without memory, so that copies can name its bytes
+//! (`driverapi::arrays`). Textures and surfaces have the numbers of the device's driver, because kernels get these
+//! numbers as parameters.
 
 use crate::Code;
 use crate::devices::context::{Context, Live};
@@ -17,9 +18,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 static ARRAYS: Table<Array> = Table::new(Kind::Array);
-/// The same by the first of their addresses.
+/// The arrays by the first of their addresses.
 static PLACES: Mutex<BTreeMap<u64, Arc<Array>>> = Mutex::new(BTreeMap::new());
-/// Textures and surfaces by their numbers. Drivers of several appliances may give one number twice.
+/// The textures and surfaces by number. The drivers of several appliances may use the same number.
 static TEXTURES: Mutex<Option<HashMap<u64, Vec<Arc<Texture>>>>> = Mutex::new(None);
 
 pub struct Array {
@@ -34,26 +35,27 @@ pub struct Array {
 pub struct Texture {
     live: Arc<Live>,
     pub resource: CUDA_RESOURCE_DESC,
-    /// `None` for a surface.
+    /// The texture's description, or `None` for a surface.
     pub sampling: Option<CUDA_TEXTURE_DESC>,
     pub view: Option<CUDA_RESOURCE_VIEW_DESC>,
 }
 
 impl Array {
-    /// Describes one side of a copy that begins at the bytes, rows and slices `at`.
+    /// Returns one side of a copy, which starts `at` these bytes, rows and slices of the array.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` outside the array.
+    /// `CUDA_ERROR_INVALID_VALUE` if the copy exceeds the array.
     pub fn side(&self, at: [u64; 3], shape: &CopyShape) -> Result<Side, Code> {
         self.shape.check_box(at, [shape.width, shape.height, shape.depth])?;
         let Steps { pitch, slice, .. } = self.steps;
         Ok(Side { address: self.address + self.steps.offset(at), pitch, slice })
     }
 
-    /// Describes a side of a copy that counts bytes from the start of the array, and its shape.
+    /// Returns one side of a copy of `bytes` bytes that starts `offset` bytes after the start of the array, and its
+    /// shape.
     ///
     /// # Errors
-    /// As [`Shape::stretch`].
+    /// Those of [`Shape::stretch`].
     pub fn stretch(&self, offset: u64, bytes: u64) -> Result<(Side, CopyShape), Code> {
         let (at, [width, height, depth]) = self.shape.stretch(offset, bytes)?;
         let shape = CopyShape { width, height, depth };
@@ -62,7 +64,7 @@ impl Array {
 
     fn end(&self) {
         lock(&PLACES).remove(&self.address);
-        // A session that has failed keeps nothing.
+        // A failed session has no arrays, so the error is ignored.
         let _ = self.live.session.post(0, &ArrayDestroy { array: self.address });
         let _ = self.live.device.memory.put_back_quota(&self.live, self.shape.device_bytes());
         self.live.session.arena().put_back(self.address, self.span());
@@ -73,8 +75,10 @@ impl Array {
     }
 }
 
+/// Creates an array.
+///
 /// # Errors
-/// `CUDA_ERROR_OUT_OF_MEMORY` beyond the share, or as [`Shape::read`], or the driver's code.
+/// `CUDA_ERROR_OUT_OF_MEMORY` if the share has no room, those of [`Shape::read`], or the driver's code.
 pub fn create(live: &Arc<Live>, asked: CUDA_ARRAY3D_DESCRIPTOR) -> Result<Arc<Array>, Code> {
     let shape = Shape::read(&asked)?;
     let (steps, arena) = (shape.steps(), live.session.arena());
@@ -102,14 +106,18 @@ pub fn create(live: &Arc<Live>, asked: CUDA_ARRAY3D_DESCRIPTOR) -> Result<Arc<Ar
     Ok(array)
 }
 
+/// Returns the array with this handle.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`.
+/// `CUDA_ERROR_INVALID_HANDLE` if there is none.
 pub fn get(handle: usize) -> Result<Arc<Array>, Code> {
     ARRAYS.get(handle).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
+/// Destroys an array after the work that may use it.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`, or the code of work that failed.
+/// `CUDA_ERROR_INVALID_HANDLE`, or the code of failed work.
 pub fn destroy(handle: usize) -> Result<(), Code> {
     let array = get(handle)?;
     wait(&array.live)?;
@@ -118,12 +126,12 @@ pub fn destroy(handle: usize) -> Result<(), Code> {
     Ok(())
 }
 
-/// Waits for work that may use what is about to be destroyed.
+/// Waits for work that may use an object which is about to be destroyed.
 fn wait(live: &Live) -> Result<(), Code> {
     if live.is_idle() { Ok(()) } else { live.synchronise() }
 }
 
-/// Finds the array that an address belongs to: returns all of the array's addresses, and its context.
+/// Returns the range of all addresses of the array that an address belongs to, and the array's context.
 pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
     let places = lock(&PLACES);
     let (start, array) = places.range(..=address).next_back()?;
@@ -132,10 +140,10 @@ pub fn find(address: u64) -> Option<(Piece, Arc<Live>)> {
     (address - start < size).then(|| (piece, Arc::clone(&array.live)))
 }
 
-/// Returns a view that shows an array in another form than its own.
+/// Returns the words of a resource view, through which a kernel sees an array in another format.
 ///
 /// # Errors
-/// As [`CUDA_RESOURCE_VIEW_DESC::read`], and `CUDA_ERROR_INVALID_VALUE` for a view of what is no array.
+/// Those of [`CUDA_RESOURCE_VIEW_DESC::read`], and `CUDA_ERROR_INVALID_VALUE` if the resource is not an array.
 fn seen_otherwise(array: Option<&Array>, view: Option<&CUDA_RESOURCE_VIEW_DESC>) -> Result<Option<ViewWords>, Code> {
     let Some(view) = view else { return Ok(None) };
     let shape = &array.ok_or(CUDA_ERROR_INVALID_VALUE)?.shape;
@@ -143,10 +151,10 @@ fn seen_otherwise(array: Option<&Array>, view: Option<&CUDA_RESOURCE_VIEW_DESC>)
     Ok((view.read(shape)? != same).then(|| view.to_words()))
 }
 
-/// Creates a texture, or a surface if nothing says how to sample, and returns its number.
+/// Creates a texture and returns its number. Without a texture description it creates a surface.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE` for what is no array of the context, or the driver's code.
+/// `CUDA_ERROR_INVALID_HANDLE` if the context has no such array, or the driver's code.
 pub fn create_texture(
     live: &Arc<Live>,
     resource: CUDA_RESOURCE_DESC,
@@ -183,10 +191,10 @@ pub fn create_texture(
     Ok(made.texture)
 }
 
-/// The texture of the calling thread's context, or else any, that has a number.
+/// Returns the texture or surface with this number. Prefers one of the calling thread's context.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for what is no texture (or no surface).
+/// `CUDA_ERROR_INVALID_VALUE` if there is no such texture (or surface).
 pub fn texture(number: u64, surface: bool) -> Result<Arc<Texture>, Code> {
     let current = crate::devices::context::current()?;
     let all = lock(&TEXTURES);
@@ -196,8 +204,10 @@ pub fn texture(number: u64, surface: bool) -> Result<Arc<Texture>, Code> {
     own.or_else(|| same.iter().find(fits)).map(|each| Arc::clone(each)).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
+/// Destroys a texture or surface after the work that may use it.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for what is no texture (or no surface), or the code of work that failed.
+/// `CUDA_ERROR_INVALID_VALUE` if there is no such texture (or surface), or the code of failed work.
 pub fn destroy_texture(number: u64, surface: bool) -> Result<(), Code> {
     let texture = texture(number, surface)?;
     wait(&texture.live)?;
@@ -210,9 +220,9 @@ pub fn destroy_texture(number: u64, surface: bool) -> Result<(), Code> {
     texture.live.session.post(0, &TextureDestroy { texture: number, surface }).map(drop)
 }
 
-/// Ends everything of a context.
+/// Destroys all arrays, textures and surfaces of a context.
 fn end_in(live: &Arc<Live>) {
-    // The next thread that waits gets its code.
+    // The next thread that waits gets the code of the failed work.
     let _ = wait(live);
     lock(&TEXTURES).get_or_insert_default().retain(|_, same| {
         same.retain(|each| !Arc::ptr_eq(&each.live, live) && Context::is_live(&each.live));

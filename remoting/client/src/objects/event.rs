@@ -21,22 +21,23 @@ static EVENTS: Table<Event> = Table::new(Kind::Event);
 
 #[derive(Default, Clone, Copy)]
 struct Record {
-    /// Number of the latest record, 0 if there was none.
+    /// The number of the latest record, or 0 if the event was never recorded.
     generation: u64,
-    /// The command that records it, and its stream.
+    /// The number of the command that records the event, and its stream.
     command: u64,
     stream_id: u64,
-    /// The latest record that the worker was asked about.
+    /// The latest record for which the client has sent a query.
     asked: u64,
-    /// A command after the first query: from there on the worker reports every record by itself.
+    /// The number of a command after the first query. The worker reports the completion of all later records unasked.
     followed_from: Option<u64>,
-    /// The last time that the program got the answer that the latest record is not complete.
+    /// The time at which a query last returned that the latest record is not complete.
     refused_at: Option<Instant>,
 }
 
-/// Queries that follow each other faster are a loop that waits for the answer.
+/// The maximum time between two queries of a program that polls an event in a loop.
 const LOOP: Duration = Duration::from_micros(10);
-/// How long a query in such a loop waits: a loop that never sleeps would keep the answer from its processor.
+/// The maximum time that a query in a polling loop waits. A loop that never sleeps could take the CPU from the thread
+/// that delivers the answer.
 const PATIENCE: Duration = Duration::from_micros(100);
 
 impl Record {
@@ -46,7 +47,7 @@ impl Record {
         self.refused_at = None;
     }
 
-    /// Whether the worker will report the record by itself.
+    /// Returns whether the worker reports the completion of the latest record unasked.
     fn is_followed(&self) -> bool {
         self.generation <= self.asked || self.followed_from.is_some_and(|first| first < self.command)
     }
@@ -58,11 +59,13 @@ pub struct Event {
     pub live: Arc<Live>,
     flags: u32,
     record: Mutex<Record>,
-    /// The event's name, if processes share it.
+    /// The token of the event, if processes share it.
     shared: Mutex<Option<Token>>,
     progress: Arc<Progress>,
 }
 
+/// Creates an event in the current context.
+///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for flags that are unknown or exclude each other.
 pub fn create(flags: u32) -> Result<Arc<Event>, Code> {
@@ -75,7 +78,7 @@ pub fn create(flags: u32) -> Result<Arc<Event>, Code> {
     make(live, flags)
 }
 
-/// Makes an event for the library's own use, which the program has no name for. It goes with its context.
+/// Creates an event for the library itself. The program has no handle of it. It is destroyed with its context.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -83,7 +86,7 @@ pub fn create_in(live: &Arc<Live>) -> Result<Arc<Event>, Code> {
     make(Arc::clone(live), CU_EVENT_DISABLE_TIMING)
 }
 
-/// Makes an event that is to stand for one of another process.
+/// Creates an event that stands for an event of another process.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -102,8 +105,10 @@ fn make(live: Arc<Live>, flags: u32) -> Result<Arc<Event>, Code> {
     EVENTS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
+/// Returns the event with this handle.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`.
+/// `CUDA_ERROR_INVALID_HANDLE` if there is none.
 pub fn get(handle: CUevent) -> Result<Arc<Event>, Code> {
     process::check_initialised()?;
     let event = EVENTS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
@@ -111,7 +116,7 @@ pub fn get(handle: CUevent) -> Result<Arc<Event>, Code> {
     Ok(event)
 }
 
-/// Ends an event, and returns its id.
+/// Destroys an event, and returns its id.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`.
@@ -129,11 +134,11 @@ fn end_in(live: &Arc<Live>) {
     }
 }
 
-/// Records events by a command that records them itself: `send` is given the number of each record. The events are
-/// different ones, in the order of their ids.
+/// Records events as a part of another command, which `send` sends. `send` gets the record number of each event and
+/// returns the command's number. The events are distinct and sorted by id.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE` if the stream belongs to another context, or that of `send`.
+/// `CUDA_ERROR_INVALID_HANDLE` if the stream belongs to another context, or the error of `send`.
 pub fn record_by(
     events: &[&Event],
     target: &Target,
@@ -165,10 +170,10 @@ impl Event {
         self.is_interprocess() && lock(&self.shared).is_some()
     }
 
-    /// Shares the event by `how`, once.
+    /// Returns the token of the event. The first call shares the event by calling `how`.
     ///
     /// # Errors
-    /// That of `how`.
+    /// The error of `how`.
     pub fn share(&self, how: impl FnOnce() -> Result<Token, Code>) -> Result<Token, Code> {
         let mut shared = lock(&self.shared);
         match *shared {
@@ -181,6 +186,8 @@ impl Event {
         lock(&self.record).generation > 0
     }
 
+    /// Checks that the event and the stream have the same context.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_HANDLE` if the stream belongs to another context.
     pub fn check_context(&self, target: &Target) -> Result<(), Code> {
@@ -188,6 +195,8 @@ impl Event {
         if same { Ok(()) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
     }
 
+    /// Records the event in a stream.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_HANDLE` if the stream belongs to another context.
     pub fn record(&self, target: &Target, flags: u32) -> Result<(), Code> {
@@ -211,10 +220,11 @@ impl Event {
         record.generation <= done || self.live.is_complete(record.stream_id, how, record.command)
     }
 
-    /// Whether the latest record has completed. Asks once for an event; then the worker reports by itself.
+    /// Returns `Ok` if the latest record has completed. Only the first query needs a round trip; the worker reports
+    /// later completions unasked.
     ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_READY`, or the code of work that failed.
+    /// `CUDA_ERROR_NOT_READY`, or the code of failed work.
     pub fn query(&self) -> Result<(), Code> {
         let session = &self.live.session;
         if self.is_shared() {
@@ -252,7 +262,7 @@ impl Event {
     /// Waits for the latest record.
     ///
     /// # Errors
-    /// The code of work that failed.
+    /// The code of failed work.
     pub fn synchronise(&self) -> Result<(), Code> {
         if self.is_shared() {
             return shared_event::synchronise(self);

@@ -6,7 +6,7 @@ use crate::objects::stream::Target;
 use driverapi::types::CUhostFn;
 use std::sync::Arc;
 
-/// A function of the program, with its argument as an address.
+/// A function of the program, and its argument as an address.
 #[derive(Clone, Copy)]
 pub struct HostCall {
     pub function: CUhostFn,
@@ -14,7 +14,7 @@ pub struct HostCall {
 }
 
 impl HostCall {
-    /// Queues the call: it runs when the stream gets there.
+    /// Queues the call in a stream. The call runs when the stream reaches it.
     ///
     /// # Errors
     /// The session's sticky error.

@@ -1,4 +1,4 @@
-//! Libraries: images that are loaded into a context as a module when a part of them is first used there.
+//! Libraries: images that the client loads into a context as a module at the first use of a part of the library there.
 
 use crate::Code;
 use crate::devices::context::{self, Live};
@@ -20,13 +20,13 @@ static KERNELS: Table<Kernel> = Table::new(Kind::Kernel);
 pub struct Library {
     pub handle: usize,
     image: Image,
-    /// The options without log buffers, which are valid only while the program's call lasts.
+    /// The options without log buffers, because the buffers are valid only during the program's call.
     options: JitOptions,
-    /// The modules by the context's id.
+    /// The modules by the id of their context.
     modules: Mutex<HashMap<u64, Arc<Module>>>,
-    /// Handles by place in the image's list of kernels; the list is the same in every context.
+    /// The kernels by their index in the image. The index is the same in every context.
     kernels: Mutex<HashMap<u32, Arc<Kernel>>>,
-    /// The context whose variables the program uses, too: each context has a copy of them.
+    /// The id of the context whose managed variables the program uses. Every context has a copy of them.
     managed_in: Mutex<Option<u64>>,
 }
 
@@ -35,14 +35,17 @@ pub struct Kernel {
     pub library: usize,
     pub index: u32,
     pub c_name: CString,
-    /// Attributes that the program set, by device: they hold in contexts that are made later, too.
+    /// The attributes that the program set, each with its device. They also apply in contexts that are created later.
     settings: Mutex<Vec<(i32, u32, i32)>>,
-    /// The function in each context it was used in.
+    /// The functions of the kernel by the id of their context.
     functions: Mutex<Vec<(u64, Arc<Function>)>>,
 }
 
+/// Creates a library, and loads it if there is a current context. Without one, an invalid image is detected later, as
+/// in CUDA.
+///
 /// # Errors
-/// Why the image cannot be loaded in the current context. Without one that is found out later, as in CUDA.
+/// The reason why the image cannot be loaded in the current context.
 pub fn load(image: Image, options: &JitOptions) -> Result<Arc<Library>, Code> {
     process::check_initialised()?;
     let (modules, kernels, managed_in) = (Mutex::default(), Mutex::default(), Mutex::default());
@@ -57,13 +60,17 @@ pub fn load(image: Image, options: &JitOptions) -> Result<Arc<Library>, Code> {
     Ok(library)
 }
 
+/// Returns the library with this handle.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`.
+/// `CUDA_ERROR_INVALID_HANDLE` if there is none.
 pub fn get(handle: CUlibrary) -> Result<Arc<Library>, Code> {
     process::check_initialised()?;
     LIBRARIES.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
+/// Unloads a library from all contexts.
+///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`, or the session's sticky error.
 pub fn unload(handle: CUlibrary) -> Result<(), Code> {
@@ -86,28 +93,31 @@ fn end_in(live: &Arc<Live>) {
     }
 }
 
-/// Returns a function, or the function of a library's kernel in the current context: CUDA takes both.
+/// Returns the function that a handle names. The handle may also be that of a kernel, as in CUDA: then this returns its
+/// function in the current context.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`, or why the library cannot be loaded here.
+/// `CUDA_ERROR_INVALID_HANDLE`, or the reason why the library cannot be loaded.
 pub fn function_or_kernel(handle: CUfunction) -> Result<Arc<Function>, Code> {
     match module::function(handle) {
         Err(CUDA_ERROR_INVALID_HANDLE) => kernel(handle)?.function_in(&context::current()?),
         other => other,
     }
 }
+/// Returns the kernel with this handle.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`.
+/// `CUDA_ERROR_INVALID_HANDLE` if there is none.
 pub fn kernel(handle: CUkernel) -> Result<Arc<Kernel>, Code> {
     process::check_initialised()?;
     KERNELS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
 impl Library {
-    /// Returns the module of this library in a context.
+    /// Returns the module of this library in a context, and loads it if necessary.
     ///
     /// # Errors
-    /// Why it cannot be loaded there.
+    /// The reason why it cannot be loaded.
     pub fn module_in(&self, live: &Arc<Live>) -> Result<Arc<Module>, Code> {
         self.load_in(live, &self.options)
     }
@@ -123,11 +133,11 @@ impl Library {
         Ok(module)
     }
 
-    /// Returns a variable that the program uses at its address, too: it lies in the context where it is first asked
-    /// for.
+    /// Returns a managed variable, which the program accesses at its address. The first request decides the context in
+    /// which the variable lies.
     ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_FOUND` if there is none of this name, or as [`variables::share`].
+    /// `CUDA_ERROR_NOT_FOUND` if there is none of this name, or those of [`variables::share`].
     pub fn managed(&self, live: &Arc<Live>, name: &str) -> Result<Symbol, Code> {
         let symbol = self.module_in(live)?.global(name)?;
         if !symbol.managed {
@@ -141,7 +151,7 @@ impl Library {
         Ok(symbol)
     }
 
-    /// Returns a module of this library in any context: its kernels have the same names in all.
+    /// Returns a module of this library in any context, because its kernels have the same names in all.
     fn any_module(&self) -> Result<Arc<Module>, Code> {
         if let Some(module) = lock(&self.modules).values().next() {
             return Ok(Arc::clone(module));
@@ -149,16 +159,20 @@ impl Library {
         self.module_in(&context::any()?)
     }
 
+    /// Returns the kernel with this name.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_FOUND`, or why the library cannot be loaded.
+    /// `CUDA_ERROR_NOT_FOUND`, or the reason why the library cannot be loaded.
     pub fn kernel_named(&self, name: &str) -> Result<Arc<Kernel>, Code> {
         let module = self.any_module()?;
         let index = module.kernels().iter().position(|kernel| kernel == name).ok_or(CUDA_ERROR_NOT_FOUND)?;
         self.kernel(&module, index as u32)
     }
 
+    /// Returns all kernels of the library.
+    ///
     /// # Errors
-    /// Why the library cannot be loaded.
+    /// The reason why the library cannot be loaded.
     pub fn all_kernels(&self) -> Result<Vec<Arc<Kernel>>, Code> {
         let module = self.any_module()?;
         (0..module.kernels().len() as u32).map(|index| self.kernel(&module, index)).collect()
@@ -183,10 +197,10 @@ impl Library {
 }
 
 impl Kernel {
-    /// Returns the function of this kernel in a context, and loads it there if needed.
+    /// Returns the function of this kernel in a context, and loads the library there if necessary.
     ///
     /// # Errors
-    /// Why its library cannot be loaded there.
+    /// The reason why the library cannot be loaded.
     pub fn function_in(&self, live: &Arc<Live>) -> Result<Arc<Function>, Code> {
         if let Some((_, function)) = lock(&self.functions).iter().find(|(id, _)| *id == live.id) {
             return Ok(Arc::clone(function));
@@ -200,10 +214,10 @@ impl Kernel {
         Ok(function)
     }
 
-    /// Returns the function of this kernel in any context: the image's information about it is the same in all.
+    /// Returns the function of this kernel in any context, because the image's information about it is the same in all.
     ///
     /// # Errors
-    /// Why its library cannot be loaded.
+    /// The reason why the library cannot be loaded.
     pub fn any_function(&self) -> Result<Arc<Function>, Code> {
         if let Some((_, function)) = lock(&self.functions).first() {
             return Ok(Arc::clone(function));
@@ -211,10 +225,10 @@ impl Kernel {
         LIBRARIES.get(self.library).ok_or(CUDA_ERROR_INVALID_HANDLE)?.any_module()?.function(self.index)
     }
 
-    /// Sets an attribute for a device: where the kernel is loaded now, and wherever it will be loaded.
+    /// Sets an attribute for a device. It applies wherever the kernel is loaded there, now or later.
     ///
     /// # Errors
-    /// The driver's code for a value that it does not take.
+    /// The driver's code, if the driver rejects the value.
     pub fn set_attribute(&self, attribute: u32, value: i32, ordinal: i32) -> Result<(), Code> {
         let loaded: Vec<_> = lock(&self.functions).iter().map(|(_, function)| Arc::clone(function)).collect();
         let here = loaded.iter().filter(|function| function.module.live.device.ordinal == ordinal);
@@ -225,8 +239,10 @@ impl Kernel {
         Ok(())
     }
 
+    /// Returns an attribute of the kernel on a device.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for an attribute that there is not.
+    /// `CUDA_ERROR_INVALID_VALUE` for an unknown attribute.
     pub fn attribute(&self, attribute: u32, ordinal: i32) -> Result<i32, Code> {
         let here = |(_, f): &&(u64, Arc<Function>)| f.module.live.device.ordinal == ordinal;
         let function = lock(&self.functions).iter().find(here).map(|(_, function)| Arc::clone(function));

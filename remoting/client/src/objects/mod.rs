@@ -1,8 +1,8 @@
-//! The objects behind a program's handles: streams, events, libraries, pools, arrays.
+//! The objects behind a program's handles: streams, events, libraries, pools and arrays.
 //!
-//! A handle is a number that `devices::handles` looks up, never an address. Each file has one kind of object: what the
-//! client itself knows about it, and which commands make, change and end it in the worker. `sides` says where the bytes
-//! of a copy lie. Called by `abi`, `copies`, `graphs` and `launch`. How commands travel is `session`'s.
+//! A handle is a number that `devices::handles` looks up, never an address. Each file has one kind of object: its state
+//! in the client, and the commands that create, change and destroy it in the worker. `sides` describes where the bytes
+//! of a copy lie. The callers are `abi`, `copies`, `graphs` and `launch`. `session` sends the commands.
 
 pub mod arrays;
 pub mod event;

@@ -1,4 +1,4 @@
-//! Memory pools. All pools of a device share its slabs; a pool is an account and a set of preferences.
+//! Memory pools. All pools of a device share its slabs. A pool only counts its allocations and stores settings.
 
 use crate::Code;
 use crate::devices::handles::{Kind, Table};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 static POOLS: Table<Pool> = Table::new(Kind::Pool);
 
-/// The program's settings, and the highest marks since it last reset them.
+/// The program's settings, and the peak values since the program last reset them.
 #[derive(Clone, Copy)]
 pub struct Settings {
     pub follow_events: u32,
@@ -28,11 +28,11 @@ pub struct Pool {
     pub handle: usize,
     pub id: u64,
     pub ordinal: i32,
-    /// The device's own pool cannot be destroyed.
+    /// Whether this is the device's own pool, which cannot be destroyed.
     is_default: bool,
     pub max_size: u64,
     pub settings: Mutex<Settings>,
-    /// The other devices that reach its memory, by ordinal.
+    /// The other devices that may access the pool's memory, by ordinal.
     pub readers: Mutex<BTreeMap<i32, Access>>,
 }
 
@@ -50,14 +50,18 @@ impl Pool {
         POOLS.insert(|handle| Arc::new(Pool { handle, id, ordinal, is_default, max_size, settings, readers }))
     }
 
+    /// Returns the device of the pool.
+    ///
     /// # Errors
     /// `CUDA_ERROR_NOT_INITIALIZED`.
     pub fn device(&self) -> Result<&'static Device, Code> {
         devices::get(self.ordinal)
     }
 
+    /// Gives a device access to the pool's memory.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_DEVICE` for a device that cannot reach the pool's.
+    /// `CUDA_ERROR_INVALID_DEVICE` if the device cannot access memory of the pool's device.
     pub fn allow(&self, device: &'static Device) -> Result<(), Code> {
         if let Entry::Vacant(reader) = lock(&self.readers).entry(device.ordinal) {
             reader.insert(Access::new(device, self.device()?).map_err(unreachable_device)?);
@@ -65,13 +69,15 @@ impl Pool {
         Ok(())
     }
 
+    /// Withdraws a device's access to the pool's memory.
+    ///
     /// # Errors
-    /// The code of work that failed.
+    /// The code of failed work.
     pub fn forbid(&self, device: &Device) -> Result<(), Code> {
         lock(&self.readers).remove(&device.ordinal).map_or(Ok(()), Access::end)
     }
 
-    /// Returns the bytes that the program has of this pool. All of them are reserved, and nothing else is.
+    /// Returns the number of bytes that the program has allocated from the pool. The pool reserves exactly these bytes.
     ///
     /// # Errors
     /// `CUDA_ERROR_NOT_INITIALIZED`.
@@ -79,10 +85,10 @@ impl Pool {
         Ok(self.device()?.memory.pool_use(self.id))
     }
 
-    /// Updates the high marks after an allocation; refuses an allocation beyond the pool's own limit.
+    /// Updates the peak values for an allocation of `size` bytes, and checks the pool's own limit.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`.
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if the allocation would exceed the limit.
     pub fn admit(&self, size: u64) -> Result<(), Code> {
         let after = self.used()?.saturating_add(size);
         if self.max_size != 0 && after > self.max_size {
@@ -95,15 +101,15 @@ impl Pool {
     }
 }
 
-/// The pools of a device.
+/// The default pool and the current pool of a device.
 pub struct OfDevice {
     /// The pool that the device has from the start.
     pub default: Arc<Pool>,
-    /// The pool that stream-ordered allocations come from if none is named.
+    /// The pool for stream-ordered allocations that do not name a pool.
     pub current: Mutex<Arc<Pool>>,
 }
 
-/// Returns the pools of a device.
+/// Returns the default and the current pool of a device.
 pub fn of_device(device: &Device) -> Arc<OfDevice> {
     static ALL: Mutex<BTreeMap<i32, Arc<OfDevice>>> = Mutex::new(BTreeMap::new());
     let mut all = lock(&ALL);
@@ -115,28 +121,33 @@ pub fn of_device(device: &Device) -> Arc<OfDevice> {
     Arc::clone(of_device)
 }
 
+/// Creates a pool. `max_size` is its limit in bytes, or 0 for none.
+///
 /// # Errors
-/// `CUDA_ERROR_OUT_OF_MEMORY` if there are too many.
+/// `CUDA_ERROR_OUT_OF_MEMORY` if there are too many pools.
 pub fn create(ordinal: i32, max_size: u64) -> Result<Arc<Pool>, Code> {
     Pool::new(ordinal, false, max_size).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
+/// Returns the pool with this handle.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`.
+/// `CUDA_ERROR_INVALID_VALUE` if there is none.
 pub fn get(handle: CUmemoryPool) -> Result<Arc<Pool>, Code> {
     process::check_initialised()?;
     POOLS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-/// The handle of a pool by its id, 0 if there is none.
+/// Returns the handle of the pool with this id, or 0 if there is none.
 pub fn handle_of(id: u64) -> usize {
     if id == 0 { 0 } else { POOLS.find_map(|pool| (pool.id == id).then_some(pool.handle)).unwrap_or(0) }
 }
 
-/// Destroys a pool. Its allocations live on; a device that used it goes back to its own.
+/// Destroys a pool. Its allocations stay valid. If it is the current pool of a device, the default pool becomes
+/// current.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`, for a device's own pool too.
+/// `CUDA_ERROR_INVALID_VALUE`, also for a device's default pool.
 pub fn destroy(handle: CUmemoryPool) -> Result<(), Code> {
     let pool = get(handle)?;
     if pool.is_default {

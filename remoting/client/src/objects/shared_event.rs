@@ -1,5 +1,5 @@
-//! Events that processes of a lease share (`CU_EVENT_INTERPROCESS`). Only the workers know which record is the latest,
-//! so each record, wait and query is a round trip: another process may ask as soon as the call has returned.
+//! Events that processes of a lease share (`CU_EVENT_INTERPROCESS`). Only the workers know the latest record, so each
+//! record, wait and query needs a round trip: another process may query the event as soon as the call has returned.
 
 use crate::Code;
 use crate::devices::context;
@@ -14,9 +14,11 @@ use protocol::{
 };
 use std::sync::Arc;
 
+/// Exports an event to the other processes of the lease.
+///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE` for an event that was not created to be shared, `CUDA_ERROR_OUT_OF_MEMORY` if the lease
-/// has exported as much as it can.
+/// has reached its limit of exports.
 pub fn export(event: &Event) -> Result<Token, Code> {
     if !event.is_interprocess() {
         return Err(CUDA_ERROR_INVALID_HANDLE);
@@ -27,6 +29,8 @@ pub fn export(event: &Event) -> Result<Token, Code> {
     })
 }
 
+/// Imports an event that another process exported.
+///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE` if no process has this event any more.
 pub fn import(token: Token) -> Result<Arc<Event>, Code> {
@@ -44,7 +48,7 @@ pub fn import(token: Token) -> Result<Arc<Event>, Code> {
     }
 }
 
-/// Announces a record that is sent next.
+/// Announces the next record of an event, and waits for the answer. The caller then sends the record.
 ///
 /// # Errors
 /// The session's sticky error.
@@ -52,14 +56,18 @@ pub fn announce(event: &Event, generation: u64) -> Result<(), Code> {
     event.live.session.call(0, &SharedEventRecord { event: event.id, generation })?.success().map(drop)
 }
 
+/// Returns `Ok` if the latest record of any process has completed.
+///
 /// # Errors
 /// `CUDA_ERROR_NOT_READY`, or the session's sticky error.
 pub fn query(event: &Event) -> Result<(), Code> {
     event.live.session.call(0, &SharedEventQuery { event: event.id })?.success().map(drop)
 }
 
+/// Waits for the latest record of any process.
+///
 /// # Errors
-/// The code of work that failed.
+/// The code of failed work.
 pub fn synchronise(event: &Event) -> Result<(), Code> {
     event.live.session.synchronise(0, &SharedEventSynchronize { event: event.id })
 }

@@ -1,9 +1,9 @@
-//! The two sides of a copy, in bytes.
+//! The two sides of a copy, with all sizes in bytes.
 
 use crate::session::{DeviceBox, HostBox};
 use protocol::Extent;
 
-/// One side of a copy: an address with steps from row to row and slice to slice.
+/// One side of a copy: an address, and the number of bytes from row to row and from slice to slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Side {
     pub address: u64,
@@ -11,7 +11,7 @@ pub struct Side {
     pub slice: u64,
 }
 
-/// Bytes a row, rows, slices.
+/// The size of a copy: bytes of a row, rows of a slice, and slices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     pub width: u64,
@@ -34,7 +34,7 @@ impl Side {
         Side { address, pitch: len, slice: len }
     }
 
-    /// Bytes from the first to behind the last.
+    /// Returns the number of bytes from the first byte to the end of the last byte, or `None` if it overflows.
     pub fn span(&self, shape: &Shape) -> Option<u64> {
         let rows = shape.height.checked_sub(1)?.checked_mul(self.pitch)?;
         shape.depth.checked_sub(1)?.checked_mul(self.slice)?.checked_add(rows)?.checked_add(shape.width)

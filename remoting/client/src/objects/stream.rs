@@ -1,4 +1,4 @@
-//! Streams, the default ones included.
+//! Streams, including the default streams.
 
 pub use crate::devices::target::Target;
 
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 
 static STREAMS: Table<Stream> = Table::new(Kind::Stream);
 
-/// The values that the program set on streams, by stream and attribute.
+/// The values that the program set, by stream and attribute.
 static ATTRIBUTES: Mutex<BTreeMap<(u64, u32), AttributeValue>> = Mutex::new(BTreeMap::new());
 
 pub type AttributeValue = [u8; 64];
@@ -32,10 +32,12 @@ pub struct Stream {
     pub live: Arc<Live>,
     pub flags: u32,
     pub priority: i32,
-    /// The record of completed copies that it waited for.
+    /// The generation of the last record of completed copies that the stream has waited for.
     copies_seen: AtomicU64,
 }
 
+/// Creates a stream in the current context.
+///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for unknown flags.
 pub fn create(flags: u32, priority: i32) -> Result<Arc<Stream>, Code> {
@@ -51,10 +53,10 @@ pub fn create(flags: u32, priority: i32) -> Result<Arc<Stream>, Code> {
     STREAMS.insert(make).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
-/// Ends a stream, and returns its id.
+/// Destroys a stream, and returns its id.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`.
+/// `CUDA_ERROR_INVALID_HANDLE` if there is no such stream.
 pub fn destroy(handle: CUstream) -> Result<u64, Code> {
     process::check_initialised()?;
     let stream = STREAMS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
@@ -70,7 +72,7 @@ fn end_in(live: &Arc<Live>) {
     STREAMS.remove_where(|stream| stream.live.id == live.id);
 }
 
-/// The streams of a thread, one for each context it used per-thread streams in.
+/// The per-thread default streams of a thread, one for each context in which the thread used one.
 type PerThread = Vec<(Arc<Live>, u64)>;
 
 static PER_THREAD: OfThreads<PerThread> = OfThreads::new(end_streams);
@@ -84,7 +86,7 @@ fn end_streams(streams: PerThread) {
         return;
     }
     for (live, stream_id) in streams {
-        // A context that is gone took its streams with it; no caller is left to get an error.
+        // If the context was destroyed, its streams are, too. No caller could get the error, so it is ignored.
         if Context::is_live(&live) {
             let _ = live.session.post(stream_id, &StreamDestroy { stream: stream_id });
         }
@@ -103,11 +105,11 @@ fn per_thread_stream(live: &Arc<Live>) -> Result<u64, Code> {
     })
 }
 
-/// Finds a stream that is about to get work, and waits until its queue has room. What the program wrote, and the copies
-/// that it considers complete, come before that work.
+/// Prepares a stream for new work and returns it: waits until its queue has room, sends the program's writes to
+/// mirrors, and makes the stream wait for copies that the program considers complete.
 ///
 /// # Errors
-/// As [`find`].
+/// Those of [`find`].
 pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code> {
     let (target, stream) = look_up(handle, default)?;
     if let Some(stream) = stream.filter(|stream| stream.flags & CU_STREAM_NON_BLOCKING != 0) {
@@ -118,10 +120,10 @@ pub fn resolve(handle: CUstream, default: DefaultStream) -> Result<Target, Code>
     Ok(target)
 }
 
-/// Finds the stream that a handle means for the calling thread.
+/// Returns the stream that a handle means for the calling thread.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`, or why there is no context.
+/// `CUDA_ERROR_INVALID_HANDLE`, or the reason why there is no context.
 pub fn find(handle: CUstream, default: DefaultStream) -> Result<Target, Code> {
     look_up(handle, default).map(|(target, _)| target)
 }
@@ -156,7 +158,7 @@ impl Target {
         lock(&ATTRIBUTES).insert((self.stream_id, attribute), value);
     }
 
-    /// Takes over every attribute that was set on another stream.
+    /// Copies all attributes that were set on another stream.
     pub fn copy_attributes(&self, from: &Target) {
         let mut all = lock(&ATTRIBUTES);
         let set: Vec<_> =

@@ -1,5 +1,5 @@
-//! Tensor maps: encoded by the device's driver, because only it knows their form. The same arguments give the same map,
-//! so that a program that encodes one before every launch asks once.
+//! Tensor maps. The device's driver encodes them, because only the driver knows their format. The same arguments give
+//! the same map, so the client caches the maps. A program that encodes a map before every launch needs one round trip.
 
 use crate::Code;
 use crate::devices::context::Live;
@@ -8,13 +8,14 @@ use protocol::{Message, TensorMap, Writer};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// A request: the message and its fields, of which the first is the context.
+/// A request: the code of the message, and its encoded fields, of which the first is the context.
 type Question = (u32, Vec<u8>);
 
-/// The number of maps that are remembered: those requested last, at least this many.
+/// The number of maps in a full generation of the cache. At least this many of the last used maps are kept.
 const KEPT: usize = 2048;
 
-/// Answers in two generations: when the younger is full it becomes the older, and entries not used since then go.
+/// A cache with two generations. When the young one is full, it replaces the old one. Entries that were not used in the
+/// meantime are dropped.
 #[derive(Default)]
 struct Cache {
     young: HashMap<Question, TensorMap>,
@@ -41,10 +42,10 @@ impl Cache {
     }
 }
 
-/// Returns the driver's answer, from now or from an earlier time.
+/// Returns the driver's answer to a request, from the cache if possible.
 ///
 /// # Errors
-/// The driver's code for arguments that it does not take, or that it knows no tensor maps.
+/// The driver's code, if it rejects the arguments or does not support tensor maps.
 pub fn ask<M: Message>(live: &Live, message: &M) -> Result<TensorMap, Code> {
     live.session.check()?;
     let mut fields = Writer::new();
