@@ -1,7 +1,8 @@
-//! Addresses as people and manifests write them: HOST:PORT, with an IPv6 address in brackets or bare. The Python side
-//! (`remotegpu/api/addresses.py`) accepts the same forms: the tests of both read one table.
+//! Addresses as users and manifests write them: HOST:PORT, with an IPv6 address in brackets or bare. The Python module
+//! `remotegpu/api/addresses.py` accepts the same forms, and the tests of both use one table.
 
-/// Returns the host, without brackets, and the port. Without a `default_port` the text must have a port.
+/// Returns the host without brackets, and the port. Returns `None` if the text is invalid, or if it has no port and
+/// there is no `default_port`.
 pub fn split(text: &str, default_port: Option<u16>) -> Option<(&str, u16)> {
     let text = text.trim();
     let (host, port) = match (text.rsplit_once(':'), default_port) {
@@ -16,7 +17,7 @@ pub fn split(text: &str, default_port: Option<u16>) -> Option<(&str, u16)> {
     (!host.is_empty()).then_some((host, port))
 }
 
-/// HOST:PORT, or [V6]:PORT.
+/// Returns HOST:PORT, or [V6]:PORT for an IPv6 address.
 pub fn joined(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }

@@ -1,4 +1,4 @@
-//! Calls of the control service.
+//! Calls of an appliance's control service.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -28,8 +28,8 @@ use super::shares::{followed, note_moved};
 use super::thread;
 use crate::program::{identity, log};
 
-/// Asks an appliance who it is and what the lease holds, for a program of these versions. One that does not answer is
-/// tried again for `patience`.
+/// Asks an appliance for its version and the lease's devices. `ours` are the versions of the program. If the appliance
+/// does not answer, retries for `patience`.
 pub fn greet(share: &Share, ours: Versions, patience: Duration) -> Result<Hello, ConnectError> {
     let request = HelloRequest {
         versions: Some(ours.clone()),
@@ -52,10 +52,10 @@ pub fn greet(share: &Share, ours: Versions, patience: Duration) -> Result<Hello,
     })
 }
 
-/// Starts the worker of this process on the appliance.
+/// Starts this process's worker on the appliance.
 ///
 /// # Errors
-/// If the lease has ended or the appliance takes no session.
+/// If the lease has ended, or the appliance does not accept a session.
 pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, ConnectError> {
     let request = OpenSessionRequest {
         versions: Some(versions()),
@@ -75,7 +75,7 @@ pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, Conne
             tell_of_ends(share, &reply.neighbours);
             return Ok(ticket);
         }
-        // The appliance waits a second before it gives that answer.
+        // The appliance waits a second before it sends this answer.
         if !std::mem::replace(&mut told, true) {
             let (peer, reason) = (&share.endpoint, &reply.suspended);
             log::error(&format!("the share on appliance {peer} is suspended ({reason}); CUDA calls wait for it"));
@@ -83,12 +83,12 @@ pub fn open_session(share: &Share, hello: &Hello) -> Result<SessionTicket, Conne
     }
 }
 
-/// The time limit for reporting other processes' ends, out of the ten seconds that a ticket is valid.
+/// The maximum time for reporting ended processes. A ticket is valid for only ten seconds.
 const AT_MOST: Duration = Duration::from_secs(2);
 
-/// Reports which of the lease's other processes have ended: the kernel here knows of some that the appliance does not
-/// see. Stops at the first that cannot be reported, as when a network is cut: this process's ticket grows old
-/// meanwhile.
+/// Reports processes of the lease that have ended. The kernel of this machine may know of some that the appliance
+/// cannot see. Stops at the first failure, because a broken network would use up the time for which the ticket is
+/// valid.
 fn tell_of_ends(share: &Share, neighbours: &[Neighbour]) {
     let begun = Instant::now();
     let ended = neighbours.iter().filter(|one| identity::has_ended(one.pid, &one.process));
@@ -101,10 +101,10 @@ fn tell_of_ends(share: &Share, neighbours: &[Neighbour]) {
     }
 }
 
-/// The changing values of the lease's devices.
+/// Returns the present state of the lease's devices.
 ///
 /// # Errors
-/// If the lease has ended or the appliance cannot be reached.
+/// If the lease has ended, or the appliance cannot be reached.
 pub fn device_state(share: &Share) -> Result<Vec<DeviceState>, ConnectError> {
     let (lease_id, lease_secret) = (share.lease_id.clone(), share.lease_secret.clone());
     let request = DeviceStateRequest { lease_id, lease_secret };
@@ -112,7 +112,7 @@ pub fn device_state(share: &Share) -> Result<Vec<DeviceState>, ConnectError> {
     Ok(reply.devices.into_iter().map(state).collect())
 }
 
-/// The caller's identity, where the lease's secret does not give it.
+/// A bearer token that identifies the pod. `None` if the lease's secret identifies the caller.
 pub struct Bearer(Option<MetadataValue<Ascii>>);
 
 impl Bearer {
@@ -135,11 +135,12 @@ impl Interceptor for Bearer {
     }
 }
 
-/// An appliance that has just given a lease is there again after this long, if it restarts.
+/// The time for which calls are retried. An appliance that restarts answers again within this time.
 pub const STARTS_ANEW: Duration = Duration::from_secs(5);
 pub const PAUSE: Duration = Duration::from_millis(100);
 
-/// Calls the appliance where the share's lease is now. One that does not answer is tried again for [`STARTS_ANEW`].
+/// Calls the control service of the appliance that has the share's lease now. If it does not answer, retries for
+/// [`STARTS_ANEW`].
 pub fn call<T: Send + 'static, F>(
     share: &Share,
     method: impl FnOnce(ControlClient<InterceptedService<Channel, Bearer>>) -> F + Clone + Send + 'static,
@@ -162,7 +163,7 @@ where
     loop {
         match call_at(&followed(share).0, method.clone()) {
             Err(error) if error.kind == ErrorKind::Moved && moves < MOST_MOVES => moves += 1,
-            // The appliance's gateway may be up, and closes the connection.
+            // The appliance may be down while its gateway accepts the connection and closes it.
             Err(error) if is_away(&error) && begun.elapsed() < patience => std::thread::sleep(PAUSE),
             done => return done,
         }
@@ -203,7 +204,7 @@ pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> Conne
     {
         return ConnectError::new(ErrorKind::Moved, format!("the lease is no longer at {}", target.peer()));
     }
-    // A status with a source is tonic's own, made of a broken connection; the others come from the appliance.
+    // tonic creates a status with a source for a broken connection. All others come from the appliance.
     if status.source().is_some() {
         return target.no_grpc(answer, &with_causes(status)).await;
     }
@@ -225,7 +226,7 @@ pub async fn explain(target: &Target, answer: &Answer, status: &Status) -> Conne
     ConnectError::new(kind, message)
 }
 
-/// Returns this client's versions. A table hash of 0 stands for no CUDA calls: any table fits then.
+/// Returns this client's versions. A program without CUDA calls sends a table hash of 0, which every appliance accepts.
 pub fn versions() -> Versions {
     Versions {
         wire: protocol::WIRE_VERSION,
@@ -252,7 +253,8 @@ pub fn check_versions(peer: &str, reply: &HelloReply, ours: &Versions) -> Result
     Err(ConnectError::new(ErrorKind::Version, format!("{peer} and this client do not fit: {why}")))
 }
 
-/// Whether there is a version that both sides speak. If their newest versions are the same, the tables must be too.
+/// Returns whether both sides support a common version. If their newest versions are equal, their tables must be equal,
+/// too.
 fn fits(a: &Versions, b: &Versions) -> bool {
     let same = a.wire != b.wire || a.table_hash == b.table_hash || a.table_hash == 0 || b.table_hash == 0;
     same && a.wire.min(b.wire) >= oldest(a).max(oldest(b))

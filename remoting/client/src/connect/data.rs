@@ -1,4 +1,4 @@
-//! The data connection of a session: a blocking stream socket that carries frames, whatever is underneath.
+//! The data connection of a session: a blocking stream socket that carries frames, independent of the transport below.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,15 +24,15 @@ use super::shares::{followed, note_moved};
 use super::{local, thread};
 use crate::program::log;
 
-/// A copy that finds no stripes goes without.
+/// The time limit for opening a stripe. If it is exceeded, the copy runs without stripes.
 const STRIPE_PATIENCE: Duration = Duration::from_secs(2);
 
 const CARRIER: &str = "REMOTEGPU_CARRIER";
 
-/// The carrier of the frames.
+/// The transport of the frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
-    /// By the appliance's Unix socket if it is here, else directly, or through gRPC where that does not work.
+    /// The appliance's Unix socket if it is on this machine; otherwise TCP or TLS, or gRPC if that fails.
     Auto,
     Direct,
     Grpc,
@@ -52,13 +52,13 @@ impl Carrier {
     }
 }
 
-/// Connects to the session's worker, over the carrier that the environment names. The worker's first bytes, `opening`,
-/// go with the ticket: this does not wait until the appliance accepts it.
+/// Connects to the session's worker over the transport that the environment selects. The worker's first bytes,
+/// `opening`, are sent together with the ticket, before the appliance has accepted the ticket.
 ///
 /// Failures before the ticket was sent are retried for [`STARTS_ANEW`].
 ///
 /// # Errors
-/// If the appliance cannot be reached, or no longer knows the ticket.
+/// If the appliance cannot be reached, or does not know the ticket any more.
 pub fn open_data(
     share: &Share,
     hello: &Hello,
@@ -77,8 +77,10 @@ pub fn open_data(
     }
 }
 
+/// Like [`open_data`], over the given transport.
+///
 /// # Errors
-/// As [`open_data`].
+/// Those of [`open_data`].
 pub fn open_data_over(
     carrier: Carrier,
     share: &Share,
@@ -90,11 +92,13 @@ pub fn open_data_over(
     open(carrier, share, hello.tls, ticket.way(), &First { preface, opening })
 }
 
-/// Reconnects to the session's worker after the connection broke. `epoch` is higher than in any earlier attempt; this
-/// end has received `received` bytes. Also returns how many bytes the worker has received.
+/// Reconnects to the session's worker after the connection broke. `epoch` must be higher than in any earlier attempt.
+/// `received` is the number of bytes that this end has received. Returns the connection and the number of bytes that
+/// the worker has received.
 ///
 /// # Errors
-/// `Gone` if there is no such session any more; else as [`open_data`], and a later attempt may succeed.
+/// `Gone` if the session does not exist any more. Other errors are those of [`open_data`], and a later attempt may
+/// succeed.
 pub fn reopen_data(
     share: &Share,
     hello: &Hello,
@@ -115,7 +119,8 @@ pub fn reopen_data(
     }
 }
 
-/// Opens a connection that gives the session's worker memory (`protocol::SharedMemory`), if it is on this machine.
+/// Opens a connection for sharing memory with the session's worker (`protocol::SharedMemory`). Returns `None` if the
+/// worker is on another machine.
 pub fn open_memory(share: &Share, ticket: &SessionTicket) -> Option<OwnedFd> {
     let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref());
     let (share, moved) = followed(share);
@@ -124,13 +129,13 @@ pub fn open_memory(share: &Share, ticket: &SessionTicket) -> Option<OwnedFd> {
     }
     let socket = local::memory_connection(&share, &ticket.data_socket, TIMEOUT)?;
     let preface = Preface::memory(ticket.session_id, &ticket.ticket).encode();
-    // Fits in the buffer of a new socket.
+    // These bytes fit into the empty buffer of a new socket.
     let sent = send(&socket, &preface, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     sent.is_ok_and(|count| count == preface.len()).then_some(socket)
 }
 
-/// Opens one more connection of the session ([`PrefaceKind::Stripe`]), if frames go by TCP or by TLS of this library: a
-/// Unix socket is as fast as memory is, and gRPC is for networks that take nothing else.
+/// Opens an additional connection of the session ([`PrefaceKind::Stripe`]). Returns `None` unless frames use TCP or
+/// this library's TLS. A Unix socket is already as fast as memory, and gRPC serves networks that allow nothing else.
 pub fn open_stripe(share: &Share, hello: &Hello, ticket: &SessionTicket, number: u64) -> Option<OwnedFd> {
     let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref()).ok()?;
     let (share, moved) = followed(share);
@@ -149,11 +154,11 @@ pub fn open_stripe(share: &Share, hello: &Hello, ticket: &SessionTicket, number:
     opened.inspect_err(|error| log::line(log::Level::Info, &format!("no stripe: {error}"))).ok()
 }
 
-/// The endpoints at which an appliance takes data.
+/// The endpoints of an appliance for data connections.
 #[derive(Clone, Copy)]
 pub(super) struct Way<'a> {
     pub port: u16,
-    /// A Unix socket next to the port, for clients on the same machine; empty: none.
+    /// The path of a Unix socket for clients on the same machine, or empty.
     pub socket: &'a str,
 }
 
@@ -163,10 +168,10 @@ impl SessionTicket {
     }
 }
 
-/// The first bytes of a new connection, sent at once.
+/// The first bytes of a new connection, which are sent together.
 pub(super) struct First<'a> {
     pub preface: Preface,
-    /// Bytes for the worker behind the appliance.
+    /// Bytes that the appliance forwards to the worker.
     pub opening: &'a [u8],
 }
 
@@ -176,7 +181,7 @@ impl From<Preface> for First<'_> {
     }
 }
 
-/// Connects where the lease is now. `tls`: whether the appliance says that it speaks it.
+/// Connects to the appliance that has the lease now. `tls` tells whether the appliance says that it uses TLS.
 pub(super) fn open(
     carrier: Carrier,
     share: &Share,
@@ -186,7 +191,7 @@ pub(super) fn open(
 ) -> Result<OwnedFd, ConnectError> {
     for _ in 0..MOST_MOVES {
         let (share, moved) = followed(share);
-        // A lease that has moved has another socket at its new place.
+        // If the lease has moved, its Unix socket at the new appliance is not known.
         let way = moved.map_or(way, |port| Way { port, socket: "" });
         match open_at(carrier, &share, tls, way, first) {
             Err(error) if error.kind == ErrorKind::Moved => {}
@@ -197,8 +202,10 @@ pub(super) fn open(
     Err(ConnectError::new(ErrorKind::Appliance, message))
 }
 
+/// Connects to the appliance of `share`.
+///
 /// # Errors
-/// `Moved` if the lease is elsewhere.
+/// `Moved` if another appliance has the lease.
 fn open_at(
     carrier: Carrier,
     share: &Share,
@@ -223,7 +230,7 @@ fn open_at(
         }
     }
     match carrier {
-        // The gateway takes gRPC on these connections for calls.
+        // The gateway accepts gRPC on these connections only for calls.
         _ if target.is_handed() => direct(&target, first, limit),
         Carrier::Direct => direct(&target, first, limit),
         Carrier::Grpc => grpc(target, first, limit),
@@ -232,7 +239,7 @@ fn open_at(
                 return Err(direct_error);
             }
             log::line(log::Level::Info, &format!("not directly: {direct_error}; trying gRPC"));
-            // If both fail, gRPC explains more only for a refusal.
+            // If both fail, the error of gRPC is useful only if it is a refusal.
             grpc(target, first, limit / 2).map_err(|error| match error.kind {
                 ErrorKind::Refused | ErrorKind::Gone | ErrorKind::Moved => error,
                 _ => direct_error,
@@ -241,13 +248,13 @@ fn open_at(
     }
 }
 
-/// The frames on TCP itself, or on TLS in a thread of its own.
+/// Connects with TCP. If the share uses TLS, a new thread encrypts and decrypts the connection's bytes.
 fn direct(target: &Target, first: &First<'_>, limit: Duration) -> Result<OwnedFd, ConnectError> {
     if target.speaks_tls() {
         let target = target.clone();
         return pumped(target.clone(), first, limit, async move |core, failure| {
             match target.connect(b"remotegpu/1").await {
-                // Either end may close first; the other one sees EOF.
+                // Either end may close first. The other end then receives EOF.
                 Ok(connection) => drop(carrier::pump(core, connection).await),
                 Err(error) => failure.set(error),
             }
@@ -276,7 +283,7 @@ fn grpc(target: Target, first: &First<'_>, limit: Duration) -> Result<OwnedFd, C
     })
 }
 
-/// The reason why a pump ended before the session began.
+/// The error that ended a pump before the session began.
 #[derive(Clone, Default)]
 struct Failure(Arc<Mutex<Option<ConnectError>>>);
 
@@ -290,7 +297,8 @@ impl Failure {
     }
 }
 
-/// One end of a socket pair whose other end `pump` serves, on a thread that lives as long as the connection.
+/// Returns one end of a socket pair. `pump` forwards between the other end and the appliance, on a thread that ends
+/// with the connection.
 fn pumped(
     target: Target,
     first: &First<'_>,
@@ -315,7 +323,7 @@ fn pumped(
 /// Sends the first bytes and waits until the appliance has accepted the preface.
 fn introduce(target: &Target, socket: BorrowedFd<'_>, first: &First<'_>, limit: Duration) -> Result<(), ConnectError> {
     let mut answer = [0];
-    // Fits in any socket's buffer.
+    // These bytes fit into any socket's buffer.
     let sent = send(socket, &[&first.preface.encode(), first.opening].concat(), SendFlags::NOSIGNAL);
     match (sent.and_then(|_| receive(socket, &mut answer, limit)), answer) {
         (Ok(()), [ACCEPTED]) => Ok(()),
@@ -330,7 +338,7 @@ fn introduce(target: &Target, socket: BorrowedFd<'_>, first: &First<'_>, limit: 
                 receive(socket, &mut told, limit).map(|()| told)
             });
             let peer = target.peer();
-            // A process that only holds a lease leaves this message to its programs.
+            // A process that only holds a lease does not log this, because the programs on the lease do.
             let tell = first.preface.kind != PrefaceKind::Lease;
             match told.ok().and_then(|told| note_moved(&target.place, &told, tell)) {
                 Some(()) => Err(ConnectError::new(ErrorKind::Moved, format!("the lease is no longer at {peer}"))),
@@ -355,7 +363,7 @@ fn introduce(target: &Target, socket: BorrowedFd<'_>, first: &First<'_>, limit: 
     }
 }
 
-/// Fills `bytes`; up to `limit` may pass between two of them.
+/// Receives exactly `bytes.len()` bytes. Waits at most `limit` for each part.
 fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], limit: Duration) -> Result<(), Errno> {
     set_socket_timeout(socket, Timeout::Recv, Some(limit))?;
     let mut filled = 0;

@@ -1,4 +1,4 @@
-//! A TCP connection to an appliance, with TLS where the share asks for it.
+//! TCP connections to an appliance, with TLS if the share has an authority.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -23,27 +23,27 @@ use super::thread;
 use super::tls::{self, Trust};
 use crate::program::descriptors::Listed;
 
-/// How often a pod's program retries while the network does not let it in.
+/// The pause between two attempts while a pod's network refuses connections.
 const POLICY_PAUSE: Duration = Duration::from_millis(50);
 
-/// The address to connect to, and the peer expected there.
+/// The address to connect to, and the expected identity of the peer.
 #[derive(Debug, Clone)]
 pub struct Target {
     host: String,
     port: u16,
     trust: Option<Trust>,
     claim: Option<Claim>,
-    /// Set if connections are requested here instead of made.
+    /// Set in an acceptor of offload, which requests its connections from the gateway.
     asking: Option<Asking>,
-    /// The lease and appliance that the connection is for.
+    /// The lease and the appliance that the connection is for.
     pub place: Place,
 }
 
 impl Target {
-    /// The control port of the share's appliance, or another `port` of it.
+    /// Returns the target for the share's appliance. `port` replaces the control port.
     ///
     /// # Errors
-    /// `Settings` if the endpoint is no address.
+    /// `Settings` if the endpoint is not HOST:PORT.
     pub fn new(share: &Share, port: Option<u16>) -> Result<Self, ConnectError> {
         let (host, control) = share.address().ok_or_else(|| {
             ConnectError::new(
@@ -60,7 +60,7 @@ impl Target {
         Ok(Target { host: host.to_owned(), port, trust, claim, asking, place })
     }
 
-    /// The next step for the user after a refused lease.
+    /// Returns the error text, with the next step for the user, for a refused lease.
     pub fn lease_ended(&self) -> String {
         match &self.claim {
             Some(claim) => format!("the claim has ended or is not this pod's; {}", claim.describe()),
@@ -68,8 +68,8 @@ impl Target {
         }
     }
 
-    /// The time limit of an exchange that should take `limit`: a pod may first have to wait until the network lets it
-    /// in.
+    /// Returns the time limit of an exchange that should take `limit`. In a pod it is longer, because the network may
+    /// refuse the first connections.
     pub fn limit(&self, limit: Duration) -> Duration {
         if self.claim.is_some() { limit + POLICY_DELAY } else { limit }
     }
@@ -78,7 +78,7 @@ impl Target {
         self.trust.is_some()
     }
 
-    /// `HOST:PORT` for people.
+    /// Returns `HOST:PORT` for messages.
     pub fn peer(&self) -> String {
         address::joined(&self.host, self.port)
     }
@@ -92,7 +92,7 @@ impl Target {
         ConnectError::new(ErrorKind::Timeout, message)
     }
 
-    /// The bare TCP connection, with the settings of every connection of ours.
+    /// Opens a TCP connection, with the options that all connections of this library have.
     pub async fn tcp(&self) -> Result<TcpStream, ConnectError> {
         let begun = Instant::now();
         loop {
@@ -101,19 +101,19 @@ impl Target {
                     carrier::configure(&tcp).map_err(|error| self.unreachable(&error.into()))?;
                     return Ok(tcp);
                 }
-                // The enforcer of network policies learns of a new pod a moment after the pod's program has started.
+                // Network policies take effect for a new pod a moment after the pod's program has started.
                 Err(_) if self.claim.is_some() && begun.elapsed() < POLICY_DELAY => sleep(POLICY_PAUSE).await,
                 Err(error) => return Err(self.unreachable(&error)),
             }
         }
     }
 
-    /// Whether the connections come from the gateway itself, without TLS.
+    /// Returns whether the gateway hands over the connections. They do not use TLS.
     pub fn is_handed(&self) -> bool {
         self.asking.is_some()
     }
 
-    /// A blocking socket on which frames travel as they are.
+    /// Opens a blocking socket that carries frames without TLS.
     pub async fn bare(&self) -> Result<OwnedFd, ConnectError> {
         match &self.asking {
             Some(asking) => Ok(handed(asking)?.into()),
@@ -121,7 +121,7 @@ impl Target {
         }
     }
 
-    /// `protocol` is what is spoken inside TLS.
+    /// Opens a connection, with TLS if the share has an authority. `protocol` is the protocol inside TLS (ALPN).
     pub async fn connect(&self, protocol: &'static [u8]) -> Result<Connection, ConnectError> {
         if let Some(asking) = &self.asking {
             let stream = handed(asking)?;
@@ -138,7 +138,8 @@ impl Target {
         Ok(Connection { _listed: listed, _followed: Some(followed), answer: Answer::default(), stream })
     }
 
-    /// A gRPC channel over one connection. The answer's first bytes tell what the peer is, should it not be gRPC.
+    /// Opens a gRPC channel over one connection. If the peer is not a gRPC server, the first bytes of its answer show
+    /// what it is.
     pub async fn channel(&self) -> Result<(Channel, Answer), ConnectError> {
         let connection = self.connect(b"h2").await?;
         let answer = connection.answer.clone();
@@ -168,7 +169,7 @@ impl Target {
     fn unreachable(&self, error: &io::Error) -> ConnectError {
         let peer = self.peer();
         let message = match (error.kind(), &self.claim) {
-            // The operator wrote this address, not a person, and writes another one when the appliance has moved.
+            // The operator wrote this address, and writes another one when the appliance has moved.
             (_, Some(claim)) => {
                 format!(
                     "no way to this pod's appliance {peer}: {error}; {}, and start the program again",
@@ -181,7 +182,7 @@ impl Target {
             (io::ErrorKind::TimedOut, None) => {
                 format!("no answer from {peer}; check the address and that no firewall is in between")
             }
-            // The resolver's errors are not errors of the system.
+            // Errors of name resolution have no OS error number.
             _ if error.raw_os_error().is_none() => {
                 format!("the host name of {peer} is not known ({error}); correct the address")
             }
@@ -190,7 +191,7 @@ impl Target {
         ConnectError::new(ErrorKind::Unreachable, message)
     }
 
-    /// Explains a peer that does not behave as a gRPC server: says what it seems to be.
+    /// Returns the error for a peer that is not a gRPC server, with a guess what the peer is.
     pub async fn no_grpc(&self, answer: &Answer, detail: &str) -> ConnectError {
         let peer = self.peer();
         let first = answer.first_bytes();
@@ -202,8 +203,8 @@ impl Target {
         ConnectError::new(ErrorKind::NotAnAppliance, message)
     }
 
-    /// Whether the peer demands TLS. Its alert may have been lost with the connection; then a TLS handshake on a new
-    /// one decides.
+    /// Returns whether the peer requires TLS. Its TLS alert may have been lost with the connection. Then a TLS
+    /// handshake on a new connection decides.
     async fn demands_tls(&self, first: &[u8]) -> bool {
         match first {
             [0x15, 3, ..] => true,
@@ -216,7 +217,7 @@ impl Target {
     }
 }
 
-/// Connects to the first address of a host that answers.
+/// Connects to the first of the host's addresses that accepts a connection.
 async fn dialled(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "it has no address");
     for address in lookup_host((host, port)).await? {
@@ -239,17 +240,17 @@ fn handed(asking: &Asking) -> Result<std::os::unix::net::UnixStream, ConnectErro
     })
 }
 
-/// Converts to a blocking socket, for code that is not asynchronous.
+/// Converts an asynchronous stream to a blocking socket.
 ///
 /// # Errors
-/// As fcntl.
+/// Those of fcntl.
 pub fn into_blocking(tcp: TcpStream) -> io::Result<OwnedFd> {
     let tcp = tcp.into_std()?;
     tcp.set_nonblocking(false)?;
     Ok(tcp.into())
 }
 
-/// Gives tonic the one connection that was made, so that its failures are known before tonic hides them.
+/// A connector that gives tonic one existing connection. Connecting outside of tonic keeps the cause of a failure.
 struct Once<F>(F);
 
 impl<F, T> tower_service::Service<tonic::transport::Uri> for Once<F>
@@ -269,7 +270,7 @@ where
     }
 }
 
-/// Keeps the connection to a peer that does not read, until it is dropped.
+/// A task that watches a connection whose peer may not read. It ends when this object is dropped.
 struct Followed(JoinHandle<()>);
 
 impl Followed {
@@ -291,7 +292,7 @@ impl Drop for Followed {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// The first bytes that the peer sent.
+/// The first bytes that the peer has sent.
 #[derive(Debug, Clone, Default)]
 pub struct Answer(Arc<Mutex<Vec<u8>>>);
 
@@ -311,7 +312,7 @@ impl Answer {
 
 /// A stream that is on the list of open descriptors.
 pub struct Connection {
-    // First, so that it leaves the list before the descriptor is closed.
+    // This field is dropped first, so that the descriptor leaves the list before it is closed.
     _listed: Listed,
     _followed: Option<Followed>,
     answer: Answer,
@@ -355,7 +356,7 @@ mod tests {
 
     use super::*;
 
-    /// A port that is taken and on which nothing listens yet.
+    /// Returns a bound port that does not listen yet, and its number.
     fn silent() -> (TcpSocket, u16) {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

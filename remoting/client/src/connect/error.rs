@@ -1,33 +1,33 @@
-//! Reasons why an appliance could not be reached or refuses this client.
+//! Reasons why an appliance cannot be reached or refuses this client.
 
 use std::fmt;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The environment that `remotegpu run` sets is missing or wrong.
+    /// The environment variables that `remotegpu run` sets are missing or wrong.
     Settings,
-    /// Nothing listens there, or there is no way to it.
+    /// No process listens at the address, or the network does not reach it.
     Unreachable,
-    /// Something listens, but it is not an appliance, or not the right port of one.
+    /// A process listens, but it is not an appliance, or the port is the wrong one.
     NotAnAppliance,
     Timeout,
     /// The certificate cannot be trusted, or one side speaks TLS and the other does not.
     Tls,
     /// The lease is unknown or has ended, or its secret or ticket is wrong.
     Refused,
-    /// The appliance has no such session any more.
+    /// The session does not exist on the appliance any more.
     Gone,
-    /// The lease is at another appliance, which [`super::shares::followed`] names from now on.
+    /// Another appliance has the lease. From now on [`super::shares::followed`] returns it.
     Moved,
-    /// The two programs are of versions that do not fit.
+    /// The versions of the client and the appliance are incompatible.
     Version,
-    /// The appliance has no room or is draining.
+    /// The appliance has no free capacity, or is draining.
     Busy,
-    /// The appliance failed.
+    /// The appliance reported an internal error.
     Appliance,
 }
 
-/// One line for a person: the cause, the thing at fault, the next step.
+/// An error with a message of one line for the user: the cause, the object at fault and the next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectError {
     pub message: String,
@@ -48,12 +48,12 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// A peer's words are shown to a person: no control characters reach the terminal, and no page of text either.
+/// Shortens a peer's text to one line without control characters, because it is shown on the user's terminal.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()
 }
 
-/// Joins an error and its causes.
+/// Returns the text of an error and of its causes.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

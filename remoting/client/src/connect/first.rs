@@ -1,8 +1,8 @@
-//! The first exchange with an appliance, and how long a program waits for it.
+//! The first exchange with an appliance, and the time that a program waits for it.
 //!
-//! A pod's network may come up after its program: the enforcer of network policies learns of the pod, a sidecar of a
-//! service mesh starts, an appliance moves. Reporting too early that there is no GPU makes a framework compute on the
-//! CPU.
+//! A pod's network may start later than its program: network policies must take effect, a sidecar of a service mesh
+//! must start, or an appliance is just moving. If the client reported too early that there is no GPU, a framework would
+//! compute on the CPU.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -16,35 +16,35 @@ use super::share::Share;
 use super::{offload, thread};
 use crate::program::{log, sys};
 
-/// How long to wait for an appliance that cannot be reached. One that refuses answers at once.
+/// How long to wait for an appliance that cannot be reached. A refusal is never retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// A program's first call of CUDA, or its first session of offload: in a pod as long as a session outlives its
+    /// For a program's first CUDA call or first offload session. In a pod, as long as a session survives without a
     /// connection.
     First,
-    /// The next call, after the first one got the answer that there is no device.
+    /// For the next call, after the first one returned that there is no device: one attempt.
     Once,
-    /// NVML, behind which a person or a monitor waits, and one of several appliances of which any will do.
+    /// For NVML, because a user or a monitor waits, and for one of several appliances of which any will do.
     Short,
 }
 
 const IN_A_POD: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(5);
-/// A program that waits longer says so.
+/// The time after which a waiting program logs that it waits.
 const QUIETLY: Duration = Duration::from_secs(2);
 
-/// Asks an appliance who it is and what the lease holds.
+/// Asks an appliance for its version and for the lease's devices.
 ///
 /// # Errors
-/// If there is no appliance, or it and this client do not fit.
+/// If there is no appliance, or its version is incompatible with this client.
 pub fn hello(share: &Share, patience: Patience) -> Result<Hello, ConnectError> {
     ask(share, control::versions(), patience)
 }
 
-/// Like [`hello`], for a program that makes no CUDA calls: asks which environments there are.
+/// Like [`hello`], for a program without CUDA calls. Asks for the Python environments.
 ///
 /// # Errors
-/// As [`hello`].
+/// Those of [`hello`].
 pub fn offload_hello(share: &Share, patience: Patience) -> Result<Hello, ConnectError> {
     ask(share, offload::versions(), patience)
 }

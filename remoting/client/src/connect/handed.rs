@@ -1,6 +1,5 @@
-//! Connections in an acceptor of offload. It has no network: the gateway of its appliance hands it connections, one for
-//! each packet that it sends on a socket which it was started with. Processes that it starts reach that socket by a
-//! path.
+//! Connections of an offload acceptor, which has no network. It sends a packet on a socket that it inherited, and the
+//! appliance's gateway answers with a connection. Programs that the acceptor starts reach this socket by a path.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -22,17 +21,19 @@ use crate::program::sys;
 /// The socket on which connections are requested.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Asking {
-    /// Used in the acceptor itself, and in processes that it forks.
+    /// The descriptor of the socket, in the acceptor and in processes that it forks.
     fd: RawFd,
-    /// Used in programs that the acceptor starts, where `fd` is no such socket; none if it may start none.
+    /// The path of the socket, for programs that the acceptor starts, where `fd` is another file. `None` if it may
+    /// start none.
     path: Option<String>,
 }
 
 impl Asking {
-    /// Asks for a connection to the appliance. Any thread may ask, at any time: all answers are alike.
+    /// Requests a connection to the appliance. Several threads may call this at a time, because all answers are
+    /// equivalent.
     ///
     /// # Errors
-    /// As connect, sendmsg and recvmsg; `ConnectionAborted` if the answer has no connection.
+    /// Those of connect, sendmsg and recvmsg; `ConnectionAborted` if the answer contains no connection.
     pub fn connection(&self) -> io::Result<UnixStream> {
         let inherited = sys::inherited(self.fd)?;
         match (socket_type(inherited), &self.path) {
@@ -67,7 +68,7 @@ fn ask(socket: impl AsFd) -> io::Result<UnixStream> {
     });
     let first: Option<OwnedFd> = descriptors.flatten().next();
     let first = first.ok_or(io::ErrorKind::ConnectionAborted)?;
-    // One of the first three numbers may be free here.
+    // The descriptor must not be 0, 1 or 2, even if one of them is free.
     Ok(fcntl_dupfd_cloexec(&first, 3)?.into())
 }
 
@@ -80,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one question with `far`.
+    /// Answers one request with `far`.
     fn answer(socket: &OwnedFd, far: &UnixStream) {
         let mut question = [0; 16];
         recv(socket, &mut question, RecvFlags::empty()).unwrap();
@@ -120,7 +121,7 @@ mod tests {
         listen(&listening, 1).unwrap();
         let (near, far) = UnixStream::pair().unwrap();
         let gateway = std::thread::spawn(move || answer(&rustix::net::accept(&listening).unwrap(), &far));
-        // In that process the number belongs to something else.
+        // In that process the descriptor number belongs to another file.
         let (other, _kept) = UnixStream::pair().unwrap();
         let asking = Asking { fd: other.as_raw_fd(), path: Some(path.display().to_string()) };
         let given = asking.connection();

@@ -1,4 +1,4 @@
-//! A lease of an appliance, for launchers that start programs on a share: request it, hold it, give it back.
+//! Leases for launchers that start programs on a share: request a lease, keep it alive, close it.
 
 use std::error::Error;
 use std::os::fd::OwnedFd;
@@ -26,18 +26,18 @@ use super::share::{Ca, Share};
 use super::shares::followed;
 use super::thread;
 
-/// A person waits less than five seconds for an error.
+/// The time limit for an answer. A user must get an error within five seconds.
 const ANSWER: Duration = Duration::from_secs(4);
-/// An appliance says every second why a request waits.
+/// The maximum silence while a request waits. An appliance reports the reason every second.
 const SILENCE: Duration = Duration::from_secs(15);
 
 /// Credentials and TLS settings for an appliance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
     pub token: Option<String>,
-    /// The file of the authorities that may have signed the certificate; it turns TLS on.
+    /// The path of a PEM file with the trusted authorities. If it is set, the connection uses TLS.
     pub ca: Option<String>,
-    /// The name in the certificate, where it is not the host.
+    /// The name in the certificate, if it differs from the host.
     pub server_name: Option<String>,
 }
 
@@ -53,12 +53,12 @@ pub struct LeaseWish {
     pub wait: bool,
 }
 
-/// An appliance as a program sees it that chooses among several.
+/// A description of an appliance, for choosing among several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Site {
-    /// It opens no lease any more.
+    /// Whether the appliance is draining and opens no lease.
     pub draining: bool,
-    /// It divides the time of its GPUs.
+    /// Whether the appliance divides the time of its GPUs.
     pub turns: bool,
     pub gpus: Vec<SiteGpu>,
 }
@@ -72,7 +72,7 @@ pub struct SiteGpu {
 
 #[derive(Debug)]
 pub enum Event {
-    /// The reason why there is no share yet.
+    /// The request waits, for the given reason.
     Waiting(String),
     Granted(Box<Lease>),
 }
@@ -82,15 +82,16 @@ pub struct Lease {
     pub share: Share,
     /// Whether the lease's GPUs are software GPUs.
     pub software: bool,
-    /// How long the lease lives without its holding connection.
+    /// The time for which the lease survives without its holding connection.
     pub grace: Duration,
     tls: bool,
     data_port: u16,
 }
 
-/// Requests a lease at `endpoint`, `HOST:PORT`. The received events end with a grant or an error; dropping the receiver
-/// ends the wait.
+/// Requests a lease at `endpoint`, `HOST:PORT`. The received events end with a grant or an error. Drop the receiver to
+/// cancel the request.
 ///
+/// # Errors
 /// If the endpoint is invalid, or no thread can be started. All other errors are received as events.
 pub fn open_lease(
     endpoint: &str,
@@ -112,7 +113,7 @@ pub fn open_lease(
 /// Asks the appliance at `endpoint`, `HOST:PORT`, for its GPUs.
 ///
 /// # Errors
-/// If it cannot be reached, refuses, or speaks another version.
+/// If it cannot be reached, refuses, or has another version.
 pub fn site(endpoint: &str, access: &Access) -> Result<Site, ConnectError> {
     let share = no_share_yet(endpoint, access);
     let caller = Caller { target: Target::new(&share, None)?, bearer: bearer(access)? };
@@ -168,7 +169,7 @@ impl Caller {
         let (mut control, answer, hello, inventory) = greeted.unwrap_or_else(|_| Err(self.target.too_slow(ANSWER)))?;
         let divides = inventory.compute_mode == "turns";
         if !divides && (wish.compute_milli, wish.compute_limit_milli) != (0, 1000) {
-            // An appliance of an earlier version would not even refuse.
+            // An appliance of an earlier version would ignore the request instead of refusing it.
             let message = format!(
                 "{} does not divide the time of its GPUs: start it with --compute-mode turns, or leave out --compute and \
                  --compute-limit",
@@ -250,7 +251,7 @@ impl Caller {
     /// Converts a failed call to an error for the launcher that requests a lease.
     async fn explain(&self, answer: &Answer, status: &Status) -> ConnectError {
         let (peer, said) = (self.target.peer(), status.message());
-        // A status with a source is tonic's own, made of a broken connection.
+        // tonic creates a status with a source for a broken connection.
         if status.source().is_some() {
             return self.target.no_grpc(answer, said).await;
         }
@@ -271,8 +272,8 @@ impl Caller {
 }
 
 impl Lease {
-    /// Opens a connection that keeps the lease alive, wherever it is now; it ends when the appliance or the network
-    /// does.
+    /// Opens a connection that keeps the lease alive. It goes to the appliance that has the lease now, and ends when
+    /// the appliance or the network fails.
     ///
     /// # Errors
     /// If the appliance cannot be reached, or does not know the lease.
@@ -283,16 +284,16 @@ impl Lease {
         open(Carrier::Direct, &self.share, self.tls, Way { port: self.data_port, socket: "" }, &preface.into())
     }
 
-    /// The endpoint of the appliance where the lease is now.
+    /// Returns the endpoint of the appliance that has the lease now.
     #[must_use]
     pub fn endpoint(&self) -> String {
         followed(&self.share).0.endpoint
     }
 
-    /// Gives the lease back.
+    /// Closes the lease.
     ///
     /// # Errors
-    /// If the appliance does not answer; the lease then ends with its holding connection.
+    /// If the appliance does not answer. The lease then ends with its holding connection.
     pub fn close(&self) -> Result<(), ConnectError> {
         let target = Target::new(&followed(&self.share).0, None)?;
         let Share { lease_id, lease_secret, .. } = self.share.clone();

@@ -1,12 +1,12 @@
-//! How long an operation may take, and how often it is tried.
+//! Time limits of operations, and limits of retries.
 
 use std::time::Duration;
 
-/// The limit for one call, including connecting and TLS.
+/// The time limit of one call, including connecting and TLS.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A lease that has moved this often since the search began is not searched for any more.
+/// The maximum number of moves of a lease that one search follows.
 pub const MOST_MOVES: u32 = 8;
 
-/// How long a pod's program retries while the network does not let it in.
+/// The time for which a pod's program retries while the network refuses its connections.
 pub const POLICY_DELAY: Duration = Duration::from_secs(5);

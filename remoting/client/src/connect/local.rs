@@ -1,4 +1,4 @@
-//! The Unix socket of an appliance on this machine: no TCP for the bytes of copies.
+//! The Unix socket of an appliance on this machine, over which copies are faster than over TCP.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -11,22 +11,23 @@ use rustix::process::geteuid;
 
 use super::share::Share;
 
-/// The folder in a pod with the sockets of the appliances on its node; the device plugin mounts it.
+/// The folder in a pod with the sockets of its node's appliances. The device plugin mounts it.
 const IN_PODS: &str = "/run/remotegpu/";
 
-/// Connects to the appliance at `path`; none if there is no way to it, or none that is as good as TCP's.
+/// Connects to the appliance at `path`. Returns `None` if that fails. Returns `None` also for a share with TLS or a
+/// claim, because a Unix socket does not prove the identity of the peer as TLS does.
 pub fn connection(share: &Share, path: &str, limit: Duration) -> Option<OwnedFd> {
     if share.ca.is_some() || share.asking.is_some() || share.claim.is_some() || !is_here(share) {
         return None;
     }
     let socket = connected(path, limit)?;
-    // The ticket is for the appliance: another user of this machine may have made such a file, and must not get it.
+    // Another user of this machine may have created such a socket. The ticket must not be sent to that user.
     let peer = socket_peercred(&socket).ok()?.uid;
     (peer.is_root() || peer == geteuid()).then_some(socket)
 }
 
-/// Opens a connection for memory that is shared with the appliance. In a pod the path proves that the peer is the
-/// appliance: the appliance sent it by TLS, and no process can know it before.
+/// Opens a connection for memory that is shared with the appliance. In a pod the secret path proves that the peer is
+/// the appliance, because the appliance sent this path over TLS.
 pub fn memory_connection(share: &Share, path: &str, limit: Duration) -> Option<OwnedFd> {
     match &share.claim {
         Some(_) => path.starts_with(IN_PODS).then(|| connected(path, limit)).flatten(),
@@ -46,7 +47,7 @@ fn connected(path: &str, limit: Duration) -> Option<OwnedFd> {
     Some(socket)
 }
 
-/// Whether the address is that of this machine itself. A proxy between two ends here has another loopback address.
+/// Returns whether the endpoint is an address of this machine. A local proxy would have another loopback address.
 fn is_here(share: &Share) -> bool {
     let host = share.address().map(|(host, _)| host);
     host.is_some_and(|host| host == "localhost" || matches!(host.parse(), Ok(address) if is_first_loopback(address)))

@@ -1,10 +1,10 @@
-//! Reaching the appliances: their control service, and the data connection of a session.
+//! Connections to appliances: their control service, and the data connections of sessions.
 //!
-//! Every operation here takes at most [`limits::TIMEOUT`], with these exceptions: [`limits::POLICY_DELAY`] more in a
-//! pod that the network does not let in yet; for a call of the control service, the time that an appliance takes to
-//! restart; for the first call of a pod's program, what [`first`] says. Every failure is one line that names the
-//! cause, the endpoint and the next step. The control service is used through short-lived connections, on a thread of
-//! this library without signals: the calling thread may run an async runtime of its own.
+//! Every operation takes at most [`limits::TIMEOUT`], with these exceptions: [`limits::POLICY_DELAY`] more in a pod
+//! whose network refuses connections; for a call of the control service, the time that an appliance takes to restart;
+//! for the first call of a pod's program, the time in [`first`]. Every failure has a message of one line that names the
+//! cause, the endpoint and the next step. Calls of the control service use short-lived connections, on a thread of this
+//! library that handles no signals. So the calling thread may run an async runtime of its own.
 
 pub mod address;
 mod answers;

@@ -1,4 +1,4 @@
-//! Sessions in which an appliance runs Python for this one (docs/offload.md).
+//! Sessions in which an appliance runs Python for this program (docs/offload.md).
 
 use std::collections::BTreeMap;
 
@@ -8,32 +8,32 @@ use super::error::ConnectError;
 use super::share::Share;
 use carrier::proto::{self, CloseSessionRequest, OpenSessionRequest, Versions};
 
-/// The requested properties of a session; an empty field allows any value.
+/// The requested properties of a session. An empty field allows any value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Wish {
     pub environment: String,
-    /// Best first.
+    /// The accepted back ends, the preferred one first.
     pub backends: Vec<String>,
-    /// The program's own version of Python, "3.12.4".
+    /// The version of Python that the program uses, such as "3.12.4".
     pub python: String,
-    /// The program's own packages: "torch" -> "2.15.0".
+    /// The versions of the program's packages, such as "torch" -> "2.15.0".
     pub packages: BTreeMap<String, String>,
-    /// Other minor versions of Python and torch will do.
+    /// Whether other minor versions of Python and torch are accepted.
     pub allow_skew: bool,
-    /// The program's process id, for people.
+    /// The program's process id, for display.
     pub pid: u32,
     pub process_name: String,
 }
 
 impl Wish {
-    /// Whether an environment is the named one and of one of the back ends; the appliance judges the versions.
+    /// Returns whether the environment has the requested name and back end. The appliance checks the versions.
     pub fn may_be(&self, environment: &Environment) -> bool {
         (self.environment.is_empty() || self.environment == environment.name)
             && (self.backends.is_empty() || self.backends.contains(&environment.backend))
     }
 }
 
-/// Returns the versions of a program that makes no CUDA calls.
+/// Returns the versions of a program without CUDA calls.
 pub fn versions() -> Versions {
     Versions { table_hash: 0, ..control::versions() }
 }
@@ -41,7 +41,7 @@ pub fn versions() -> Versions {
 /// Starts an acceptor on the appliance.
 ///
 /// # Errors
-/// If the lease has ended, or the appliance takes no such session.
+/// If the lease has ended, or the appliance does not accept this session.
 pub fn open_offload_session(
     share: &Share,
     hello: &Hello,
@@ -68,8 +68,8 @@ pub fn open_offload_session(
     Ok((ticket, environment.into()))
 }
 
-/// Ends a session whose data connection has ended. Returns the exit code of its process, or minus the signal that ended
-/// it.
+/// Closes a session whose data connection has ended. Returns the exit code of its process, or the negative number of
+/// the signal that killed it.
 ///
 /// # Errors
 /// If the lease has ended, or the appliance cannot be reached.

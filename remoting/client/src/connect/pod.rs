@@ -1,5 +1,5 @@
-//! The share as the pod's volume describes it: the claim, the appliances' addresses, and the token that proves who
-//! asks.
+//! The shares that the pod's volume describes: the claim, the appliances' addresses, and a token that proves the pod's
+//! identity.
 
 use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,11 @@ use super::share::{Ca, Claim, Share};
 
 /// The mount point of the volume.
 pub const DIRECTORY: &str = "/var/run/secrets/remotegpu.io";
-/// Another folder in place of it, for tests.
+/// The environment variable that replaces the mount point in tests.
 const DIRECTORY_ENV: &str = "REMOTEGPU_POD_DIRECTORY";
 
-/// The operator writes it into the pod's annotation, which kubelet keeps in the file `session`.
+/// The content of the file `session`. The operator writes it to an annotation of the pod, which kubelet mounts as this
+/// file.
 #[derive(Deserialize)]
 struct Session {
     claim: ClaimName,
@@ -35,10 +36,10 @@ struct Place {
     server_name: String,
 }
 
-/// The shares of this pod; `None` outside of a pod that asked for one.
+/// Returns the shares of this pod. Returns `None` outside of a pod, or if the pod did not request a share.
 ///
 /// # Errors
-/// `Settings` if the volume does not hold what it should.
+/// `Settings` if a file of the volume is missing or invalid.
 pub fn shares() -> Result<Option<Vec<Share>>, ConnectError> {
     let directory = std::env::var_os(DIRECTORY_ENV).map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from);
     let file = directory.join("session");

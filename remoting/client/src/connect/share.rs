@@ -1,4 +1,4 @@
-//! A share: a lease on one appliance, and the claim that it stands for in a pod.
+//! A share: a lease on one appliance, and in a pod the claim of the lease.
 
 use std::path::PathBuf;
 
@@ -14,18 +14,18 @@ pub struct Share {
     /// The address of the control service: `HOST:PORT`.
     pub endpoint: String,
     pub lease_id: String,
-    /// Empty for the share of a claim.
+    /// The secret of the lease. Empty for the share of a claim.
     pub lease_secret: String,
-    /// The authorities that may have signed the appliance's certificate; without them the connection has no TLS.
+    /// The authorities for the appliance's certificate. Without them the connection does not use TLS.
     #[serde(default)]
     pub ca: Option<Ca>,
-    /// The name in the certificate, where it is not the endpoint's host.
+    /// The name in the certificate, if it differs from the endpoint's host.
     #[serde(default)]
     pub server_name: Option<String>,
-    /// In an acceptor of offload, which has no network: where it asks for connections.
+    /// In an acceptor of offload, the socket on which it requests connections.
     #[serde(default)]
     pub asking: Option<Asking>,
-    /// In a pod: the claim that the lease stands for.
+    /// In a pod, the claim of the lease.
     #[serde(skip)]
     pub claim: Option<Claim>,
 }
@@ -54,7 +54,7 @@ impl std::fmt::Display for Ca {
 }
 
 impl Share {
-    /// Host (an IPv6 address without its brackets) and port of the control service.
+    /// Returns the host (an IPv6 address without its brackets) and the port of the control service.
     pub(super) fn address(&self) -> Option<(&str, u16)> {
         address::split(&self.endpoint, None)
     }
@@ -70,16 +70,18 @@ impl Share {
 pub struct Claim {
     pub namespace: String,
     pub name: String,
-    /// Read again for each call: kubelet replaces it before it expires.
+    /// The path of the token. It is read for each call, because kubelet replaces it before it expires.
     pub token: PathBuf,
 }
 
 impl Claim {
-    /// The command that tells a person more.
+    /// Returns the command that shows the user more about the claim.
     pub fn describe(&self) -> String {
         format!("see `kubectl describe gpuclaim {} -n {}`", self.name, self.namespace)
     }
 
+    /// Returns the token.
+    ///
     /// # Errors
     /// `Settings` if there is no token.
     pub fn bearer(&self) -> Result<String, ConnectError> {
@@ -96,7 +98,7 @@ impl Claim {
     }
 }
 
-/// A lease and the appliance that has it. A claim has a lease of one name on each of its appliances.
+/// A lease and the appliance that has it. On each of its appliances, a claim has a lease of the same name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub(super) lease_id: String,

@@ -1,4 +1,4 @@
-//! The shares of this process: those that `remotegpu run` gave it, else those of its pod.
+//! The shares of this process: from `remotegpu run`, or else from its pod.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,8 +13,10 @@ use crate::program::log;
 
 pub const SHARES: &str = "REMOTEGPU_SHARES";
 
+/// Returns the shares of this process.
+///
 /// # Errors
-/// `Settings` if there are none, or what describes them does not have its form.
+/// `Settings` if there are none, or if their description is invalid.
 pub fn shares() -> Result<Vec<Share>, ConnectError> {
     if let Ok(text) = std::env::var(SHARES) {
         return parse(&text);
@@ -29,8 +31,8 @@ pub fn shares() -> Result<Vec<Share>, ConnectError> {
     })
 }
 
-/// Returns the same share with what its description says now: in a pod the appliance may have another address
-/// meanwhile, other authorities may have signed its certificate, or the claim's only share may be at another appliance.
+/// Returns a share with its present description. In a pod, the appliance's address or authorities may have changed, or
+/// the claim's only share may have moved to another appliance.
 fn renewed(share: Share, described: &[Share]) -> Share {
     let same = |other: &&Share| other.lease_id == share.lease_id && other.server_name == share.server_name;
     match (described.iter().find(same), described) {
@@ -40,7 +42,7 @@ fn renewed(share: Share, described: &[Share]) -> Share {
     }
 }
 
-/// The new location of a lease that was at another appliance.
+/// The new location of a lease that has moved.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Moved {
     pub endpoint: String,
@@ -48,12 +50,12 @@ pub struct Moved {
     pub server_name: Option<String>,
 }
 
-/// New locations by the lease's old place. The new place maps to itself: a session that began elsewhere does not know
-/// the data port there.
+/// The new locations by the lease's old place. The new place maps to itself, because a session that began elsewhere
+/// does not know the data port there.
 static MOVED: Mutex<BTreeMap<Place, Moved>> = Mutex::new(BTreeMap::new());
 
-/// Notes that a lease has moved from `place`, as [`carrier::MOVED`] describes. `None` if the message makes no sense.
-/// `tell`: log for the user where it is now.
+/// Records that a lease has moved from `place`, as [`carrier::MOVED`] describes. Returns `None` if the message is
+/// invalid. With `tell` it logs the new location for the user.
 pub fn note_moved(place: &Place, told: &[u8], tell: bool) -> Option<()> {
     let moved: Moved = serde_json::from_slice(told).ok()?;
     address::split(&moved.endpoint, None)?;
@@ -71,7 +73,7 @@ pub fn note_moved(place: &Place, told: &[u8], tell: bool) -> Option<()> {
     Some(())
 }
 
-/// The share at the appliance where its lease is now, and the data port there if it has moved.
+/// Returns the share at the appliance that has its lease now, and the data port there if the lease has moved.
 pub fn followed(share: &Share) -> (Share, Option<u16>) {
     let described = share.claim.as_ref().and_then(|_| pod::shares().ok().flatten()).unwrap_or_default();
     let all = MOVED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +156,7 @@ mod tests {
         moves("c:3", "a:1");
         assert_eq!(followed(&at("a:1")), (at("a:1"), Some(9)), "a session may have begun at b:2, with its port");
         assert_eq!(followed(&at("b:2")), (at("a:1"), Some(9)));
-        // The lease that a claim has on another appliance stays there.
+        // The claim's lease on another appliance has not moved.
         assert_eq!(followed(&at("d:4")), (at("d:4"), None));
     }
 

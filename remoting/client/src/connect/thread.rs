@@ -1,4 +1,4 @@
-//! Asynchronous work on this library's threads.
+//! Threads of this library for asynchronous work.
 
 use std::io;
 use std::sync::mpsc;
@@ -11,11 +11,11 @@ use super::error::{ConnectError, ErrorKind};
 use super::limits::{POLICY_DELAY, TIMEOUT};
 use crate::program::sys;
 
-/// Runs `work` on a thread of its own and waits for its result. The objects that it uses are made on that thread, too:
+/// Runs `work` on a new thread and waits for its result. Objects that `work` uses are created on that thread, because
 /// the calling thread may have a small stack.
 ///
 /// # Errors
-/// As `work`, or if no thread can be started.
+/// Those of `work`, or if no thread can be started.
 pub fn run<T: Send + 'static>(
     work: impl AsyncFnOnce() -> Result<T, ConnectError> + Send + 'static,
 ) -> Result<T, ConnectError> {
@@ -24,11 +24,11 @@ pub fn run<T: Send + 'static>(
         let _ = sender.send(work().await);
     });
     started.map_err(no_thread)?;
-    // `work` watches the time itself; this only covers a thread that died.
+    // `work` has its own time limit. This limit only covers a thread that died.
     receiver.recv_timeout(TIMEOUT + POLICY_DELAY + Duration::from_secs(1)).map_err(no_thread)?
 }
 
-/// Runs `work` on a thread of its own.
+/// Runs `work` on a new thread, without waiting.
 ///
 /// # Errors
 /// If the system has no more threads or descriptors.
@@ -45,7 +45,7 @@ pub fn start(name: &str, work: impl AsyncFnOnce() + Send + 'static) -> io::Resul
     started.recv().map_err(io::Error::other)?
 }
 
-/// Shuts the runtime down without waiting for a name look-up that hangs.
+/// Shuts the runtime down without waiting for a hanging name resolution.
 fn leave(runtime: Runtime) {
     runtime.shutdown_background();
 }

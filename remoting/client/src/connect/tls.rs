@@ -1,4 +1,4 @@
-//! TLS 1.3 to an appliance whose authority is known.
+//! TLS 1.3 connections to an appliance whose authority is known.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -19,16 +19,16 @@ use tokio_rustls::rustls::{
 use super::error::{ConnectError, ErrorKind};
 use super::share::Ca;
 
-/// The way in which the appliance proves its identity.
+/// The data for verifying the appliance's certificate.
 #[derive(Debug, Clone)]
 pub struct Trust {
     pub ca: Ca,
-    /// The name that the certificate must bear.
+    /// The name that the certificate must have.
     pub name: String,
 }
 
 impl Trust {
-    /// `protocol` is what is spoken inside (ALPN).
+    /// Connects with TLS. `protocol` is the protocol inside (ALPN).
     pub async fn connect(
         &self,
         tcp: TcpStream,
@@ -100,8 +100,9 @@ impl Trust {
     }
 }
 
-/// Accepts what webpki accepts, and the very certificates of the CA file: `openssl req -x509` makes one that is its own
-/// authority, which webpki rejects as a server's certificate although the user asked to trust it.
+/// Accepts certificates that webpki accepts, and the certificates of the CA file themselves. `openssl req -x509`
+/// creates a certificate that is its own authority. webpki rejects such a server certificate, although the user trusts
+/// it.
 #[derive(Debug)]
 struct Authorities {
     own: Vec<CertificateDer<'static>>,
@@ -160,7 +161,7 @@ fn config_with(verifier: Arc<dyn ServerCertVerifier>, protocol: &'static [u8]) -
     Ok(config)
 }
 
-/// Whether the peer speaks TLS. Any certificate will do and nothing is sent: a completed handshake is the answer.
+/// Returns whether the peer uses TLS: whether a handshake completes. Accepts any certificate and sends no data.
 pub async fn is_spoken(tcp: TcpStream) -> bool {
     let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&version::TLS13]);
     let Ok(config) = config else { return false };
