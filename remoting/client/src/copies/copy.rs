@@ -1,4 +1,4 @@
-//! Copies: which way the bytes go, and when the caller's memory is read or written.
+//! Copies: their direction, and the time at which the program's memory is read or written.
 
 pub use crate::objects::sides::{Shape, Side};
 
@@ -18,17 +18,18 @@ use driverapi::errors::*;
 use protocol::{CopyOnDevice, Message, Symbol, Writer};
 use std::sync::Arc;
 
-/// Whether the call returns before the copy is complete, if the memory allows it.
+/// Whether a copying call may return before the copy is complete.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Timing {
     Synchronous,
     Asynchronous,
-    /// A node of a graph: memory of the host is read and written when the stream gets there, page-locked or not.
+    /// For a node of a graph. Host memory is read and written when the stream reaches the node, even if it is not
+    /// page-locked.
     InGraph,
 }
 
 impl Side {
-    /// The appliance that has this memory, if all of it is device memory of this process.
+    /// Returns the context that has this memory. Fails if a part of it is not device memory of this process.
     fn owner(&self, shape: &Shape) -> Result<Arc<Live>, Code> {
         let span = self.span(shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (piece, live) = device_memory(self.address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -55,7 +56,7 @@ fn device_memory(address: u64) -> Option<(Piece, Arc<Live>)> {
     Some((Piece { address, asked: size, size, context: live.id, pool: 0, id }, live))
 }
 
-/// Whether this is an address of device memory (of this process, as far as it knows).
+/// Returns whether the address lies in device memory that this process knows.
 pub fn is_device(address: u64) -> bool {
     device_memory(address).is_some()
 }
@@ -63,7 +64,7 @@ pub fn is_device(address: u64) -> bool {
 /// Checks a box of device memory that a command of the context is about to write.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`.
+/// `CUDA_ERROR_INVALID_VALUE` if a part of the box is not device memory.
 pub fn check_written(live: &Live, to: Side, shape: Shape) -> Result<(), Code> {
     if shape.is_empty() || Arc::ptr_eq(&to.owner(&shape)?.session, &live.session) {
         Ok(())
@@ -72,6 +73,8 @@ pub fn check_written(live: &Live, to: Side, shape: Shape) -> Result<(), Code> {
     }
 }
 
+/// Copies from the program's memory to device memory.
+///
 /// # Errors
 /// The driver's code for a destination that is not device memory, or the session's sticky error.
 pub fn to_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
@@ -94,7 +97,7 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
         };
     }
     if host::is_pinned(start, end) {
-        // All that may write the source before the stream gets there must end first.
+        // All work that may write the source before the stream reaches the copy must end first.
         let unsettled = is_unsettled(&host) || is_any_waiting();
         if timing == Timing::Asynchronous {
             if unsettled || !session.has_window(host.packed()) {
@@ -108,11 +111,13 @@ fn from_host(target: &Target, to: Side, host: HostBox, shape: Shape, timing: Tim
     match timing {
         Timing::Asynchronous | Timing::InGraph => Ok(()),
         Timing::Synchronous if target.stream_id == target.live.legacy_stream => target.live.mark_copy(),
-        // A thread's own stream is ordered with no other: only waiting makes the copy complete for all of them.
+        // A per-thread stream is not ordered with other streams. Only waiting makes the copy complete for all of them.
         Timing::Synchronous => session.synchronise_stream(target.stream_id),
     }
 }
 
+/// Copies from device memory to the program's memory.
+///
 /// # Errors
 /// The driver's code for a source that is not device memory, or the copy's code.
 pub fn to_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
@@ -131,14 +136,16 @@ pub fn to_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timi
     })
 }
 
+/// Copies between device memory, possibly of two devices or appliances.
+///
 /// # Errors
-/// The driver's code for what is no device memory, or the session's sticky error.
+/// The driver's code if one side is not device memory, or the session's sticky error.
 pub fn on_device(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
     if shape.is_empty() {
         return Ok(());
     }
     let (to_owner, from_owner) = (to.owner(&shape)?, from.owner(&shape)?);
-    // Between contexts a copy that is not asynchronous stands in the order of all work of both.
+    // A synchronous copy between contexts is ordered with all work of both contexts.
     let serial = timing == Timing::Synchronous && to_owner.id != from_owner.id;
     if serial {
         [&to_owner, &from_owner, &target.live].into_iter().try_for_each(|live| live.synchronise())?;
@@ -159,7 +166,7 @@ fn on_device_command(live: &Live, to: Side, from: Side, shape: &Shape) -> CopyOn
     CopyOnDevice { context: live.id, to, to_pitch, to_slice, from: from.address, extent: from.extent(shape) }
 }
 
-/// A copy within the device memory of one context, as a command of it; `None` for any other.
+/// Returns the command for a copy inside the device memory of one context, or `None` for any other copy.
 pub fn in_one_context(live: &Live, to: Placed, from: Placed, shape: &Shape) -> Option<CopyOnDevice> {
     let inside = |(side, place): Placed| {
         let of_device = place != Place::Mirror && place.is_device(live, &side, shape) == Ok(true);
@@ -176,10 +183,10 @@ fn copy_on_stream(live: &Live, stream_id: u64, to: Side, from: Side, shape: Shap
     live.session.post_work(CopyOnDevice::CODE, stream_id, body).map(drop)
 }
 
-/// Whether a copy may go between such places, as a node of a graph.
+/// Checks that a node of a graph can copy between these places.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`.
+/// `CUDA_ERROR_INVALID_VALUE` if it cannot.
 pub fn check(live: &Live, to: Placed, from: Placed, shape: &Shape) -> Result<(), Code> {
     for (side, place) in [to, from] {
         if place.is_device(live, &side, shape)? && host::find(side.address as usize).is_none() {
@@ -189,12 +196,12 @@ pub fn check(live: &Live, to: Placed, from: Placed, shape: &Shape) -> Result<(),
     Ok(())
 }
 
-/// The kind of memory that a function states for an address; the address itself tells more.
+/// The kind of memory that a function declares for an address. The address itself may determine the kind further.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// Memory of the program, page-locked or not.
     Host,
-    /// Memory that devices reach: their own, or page-locked memory of the program.
+    /// Memory that devices can access: their own, or page-locked memory of the program.
     Device,
     Unified,
     /// The device's mirror of page-locked memory.
@@ -202,10 +209,10 @@ pub enum Place {
 }
 
 impl Place {
-    /// Whether this is memory of a device.
+    /// Returns whether this is memory of a device.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if it is not what the function says.
+    /// `CUDA_ERROR_INVALID_VALUE` if it is not of the declared kind.
     fn is_device(self, live: &Live, side: &Side, shape: &Shape) -> Result<bool, Code> {
         if self == Place::Mirror {
             return Ok(true);
@@ -214,22 +221,22 @@ impl Place {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let reserved = arena_of(live, side.address);
-        // The program's memory lies outside of the arenas, except for what is page-locked.
+        // The program's memory lies outside of the arenas, except for page-locked memory.
         if self == Place::Host && reserved.is_none() {
             return Ok(is_variable_alone(side.address));
         }
         let span = side.span(shape).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if let Some(range) = host::find(side.address as usize) {
             let inside = span <= (range.start + range.size) as u64 - side.address;
-            // Memory of the program may reach beyond the part that is registered.
+            // Memory of the program may be larger than the registered part.
             let beyond = range.kind == HostKind::Registered && self != Place::Device;
             return if inside || beyond { Ok(false) } else { Err(CUDA_ERROR_INVALID_VALUE) };
         }
         if self == Place::Device {
-            // A later look-up decides whether it is, where the memory is used.
+            // A later search at the use of the memory decides whether this is true.
             return Ok(true);
         }
-        // Under unified addressing the address decides, also where a function speaks of the host.
+        // With unified addressing the address decides, even if the function declares host memory.
         match is_device(side.address) {
             false if reserved == Some(true) => Err(CUDA_ERROR_INVALID_VALUE),
             is_device => Ok(is_device),
@@ -237,7 +244,8 @@ impl Place {
     }
 }
 
-/// Whether this is a module's variable, which lies where the device's driver chose, and no memory of the program.
+/// Returns whether this is a module's variable at the address that the device's driver chose, and not also memory of
+/// the program.
 fn is_variable_alone(address: u64) -> bool {
     let at = address as usize;
     module::variable_at(address).is_some()
@@ -245,7 +253,8 @@ fn is_variable_alone(address: u64) -> bool {
         && (variables::has_page(at) || !sys::is_mapped(at))
 }
 
-/// Whether the arena that an address lies in is reserved in this process, if it lies in one.
+/// Returns whether this process has reserved the arena that contains the address. Returns `None` if no arena contains
+/// it.
 fn arena_of(live: &Live, address: u64) -> Option<bool> {
     let own = live.session.arena();
     match own.contains(address) {
@@ -254,7 +263,7 @@ fn arena_of(live: &Live, address: u64) -> Option<bool> {
     }
 }
 
-/// Memory, and its kind as the program states it.
+/// One side of a copy, and its declared kind of memory.
 pub type Placed = (Side, Place);
 
 #[derive(Clone, Copy)]
@@ -267,7 +276,7 @@ pub struct Copying {
 /// Copies in the order of a stream.
 ///
 /// # Errors
-/// As [`between`].
+/// Those of [`between`].
 pub fn run_on(target: &Target, copying: &Copying, timing: Timing) -> Result<(), Code> {
     let session = &target.live.session;
     let Copying { to, from, shape } = *copying;
@@ -276,16 +285,17 @@ pub fn run_on(target: &Target, copying: &Copying, timing: Timing) -> Result<(), 
     if timing == Timing::Synchronous && (on_to.is_some() || on_from.is_some()) {
         session.synchronise_stream(target.stream_id)?;
     } else if timing == Timing::Synchronous && mapped::is_any() {
-        // What kernels wrote before the copy is seen after it.
+        // The copy must see what kernels wrote before it.
         if !target.live.is_stream_complete(target.stream_id, Known::Complete) {
             session.synchronise_stream(target.stream_id)?;
         }
     }
-    // A copy that has been waited for says that what was before it is complete.
+    // After a synchronous copy all work before it is complete.
     if timing == Timing::Synchronous { mapped::after_wait(session) } else { Ok(()) }
 }
 
-/// Returns the mirror of a side, if the side is memory of the program, given by the host's address or by the device's.
+/// Returns the mirror of a side, if the side is memory of the program. The side may have the host's or the device's
+/// address.
 fn mirrored(target: &Target, (side, _): Placed, shape: &Shape) -> Option<Placed> {
     let session = &target.live.session;
     let is_alias = || mapped::is_alias(session, side.address).then_some(side.address);
@@ -293,11 +303,10 @@ fn mirrored(target: &Target, (side, _): Placed, shape: &Shape) -> Option<Placed>
     Some((Side { address, ..side }, Place::Mirror))
 }
 
-/// Copies between places as the program names them.
+/// Copies between places of the kinds that the program declares.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` where a place is not what it was said to be, or as the kind of copy that it turns out to
-/// be.
+/// `CUDA_ERROR_INVALID_VALUE` if a place is not of its declared kind, or the errors of the actual kind of copy.
 fn between(
     target: &Target,
     (to, to_place): Placed,
@@ -314,7 +323,7 @@ fn between(
     match (to_device_memory, from_device_memory) {
         (true, true) if as_host => {
             on_device(target, to, from, shape, timing)?;
-            // Copies of host memory are complete when they return.
+            // Copies between host memory are complete when they return.
             target.live.session.synchronise_stream(target.stream_id)
         }
         (true, true) => on_device(target, to, from, shape, timing),
@@ -324,8 +333,10 @@ fn between(
     }
 }
 
+/// Copies inside the program's memory. Waits for the stream's earlier work first, except in a graph.
+///
 /// # Errors
-/// The code of earlier work of the stream, which is waited for but in a graph.
+/// The code of that earlier work.
 pub fn on_host(target: &Target, to: Side, from: Side, shape: Shape, timing: Timing) -> Result<(), Code> {
     if shape.is_empty() {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Fills (`cuMemset*`) of memory that may be the program's own, as unified addressing has it.
+//! Fills (`cuMemset*`) of device memory, and of the program's page-locked memory, which unified addressing allows.
 //!
 //! CUDA's page "API synchronization behavior" (docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html) says which
-//! fills are complete when the call returns: those of page-locked memory without "Async" in their name, and no others.
+//! fills are complete when the call returns: fills of page-locked memory without "Async" in their name, and no others.
 
 use crate::Code;
 use crate::copies::copy::{self, Shape, Side, Timing};
@@ -17,7 +17,7 @@ use protocol::{Writer, function};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     Device,
-    /// Page-locked memory that the device has at this address.
+    /// Page-locked memory with a mirror, which has this address on the device.
     Mirrored(u64),
     Host(HostBox),
 }
@@ -25,7 +25,7 @@ pub enum Found {
 /// Finds the memory that a fill writes.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for elements of another size than 1, 2 or 4, what is not aligned, and memory of the
+/// `CUDA_ERROR_INVALID_VALUE` for elements whose size is not 1, 2 or 4, for misaligned memory, and for memory of the
 /// program that is not page-locked.
 pub fn find(live: &Live, fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<Found, Code> {
     let size = u64::from(fill.elementSize);
@@ -60,7 +60,7 @@ fn find_box(live: &Live, to: Side, shape: Shape) -> Result<Found, Code> {
     Ok(mirror.map_or_else(|| Found::Host(to.host(&shape)), Found::Mirrored))
 }
 
-/// Returns the worker's function that fills in rows, with its arguments.
+/// Returns the number of the worker's function that fills several rows, and its arguments.
 pub fn in_rows(fill: &CUDA_MEMSET_NODE_PARAMS) -> (u32, Writer) {
     let mut w = Writer::new();
     w.put(&fill.dst).put(&(fill.pitch as u64));
@@ -95,7 +95,7 @@ fn put_element(w: &mut Writer, fill: &CUDA_MEMSET_NODE_PARAMS) {
 /// Fills in the order of a stream.
 ///
 /// # Errors
-/// As [`find`], the code of earlier work that failed, if it is waited for, or the session's sticky error.
+/// Those of [`find`], the code of failed earlier work if the fill waits for it, or the session's sticky error.
 pub fn run(target: &Target, fill: &CUDA_MEMSET_NODE_PARAMS, timing: Timing) -> Result<(), Code> {
     let session = &target.live.session;
     let found = find(&target.live, fill)?;

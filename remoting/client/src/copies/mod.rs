@@ -1,7 +1,7 @@
-//! Copies and fills: which way the bytes go, and when the program's memory is read or written.
+//! Copies and fills: their direction, and the time at which the program's memory is read or written.
 //!
-//! `peer` copies between GPUs of different appliances, through this process. Called by `abi`. The bytes themselves
-//! travel by `session::copies`.
+//! `peer` copies between GPUs of different appliances, through this process. The caller is `abi`. `session::copies`
+//! transfers the bytes.
 
 pub mod copy;
 pub mod fill;

@@ -1,5 +1,5 @@
-//! Streams and memory of different appliances in one process: what one does for the other, in stream order, while the
-//! program's threads go on.
+//! Work that involves streams or memory of several appliances. It runs in stream order, and the program's threads do
+//! not wait for it.
 
 use crate::Code;
 use crate::devices::context::{LEAST_PRIORITY, Live};
@@ -10,14 +10,14 @@ use protocol::{StreamSynchronize, UNCOUNTED};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// A stream of the library's own. One purpose has it at a time: two in one stream could wait for each other.
+/// A stream of the library for one purpose at a time. If two purposes used one stream, they could wait for each other.
 struct SpareStream {
     live: Arc<Live>,
     stream_id: u64,
 }
 
 impl SpareStream {
-    /// Takes a spare stream. Work that the program considers complete is complete for this stream, too.
+    /// Takes a spare stream, and makes it wait for copies that the program considers complete.
     fn take(live: &Arc<Live>) -> Result<SpareStream, Code> {
         let spare = lock(&live.spare_streams).pop();
         let stream_id = spare.map_or_else(|| live.start_stream(CU_STREAM_NON_BLOCKING, LEAST_PRIORITY), Ok)?;
@@ -33,7 +33,7 @@ impl Drop for SpareStream {
     }
 }
 
-/// Memory that copies to other appliances have yet to read: first byte and the byte after the last.
+/// The memory that pending copies to other appliances will read: first byte, and the byte after the last.
 static READ: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 static READ_ENDS: Condvar = Condvar::new();
 
@@ -56,7 +56,7 @@ impl Drop for Reading {
     }
 }
 
-/// Waits until no copy to another appliance reads this memory, which is about to be freed.
+/// Waits until no copy to another appliance reads this memory. Called before the memory is freed.
 pub fn wait_until_read(start: u64, end: u64) {
     let mut all = lock(&READ);
     while all.iter().any(|(from, to)| *from < end && start < *to) {
@@ -64,7 +64,7 @@ pub fn wait_until_read(start: u64, end: u64) {
     }
 }
 
-/// Makes later work of `stream` of another session wait for the earlier work of the target.
+/// Makes later work of the stream `later` wait for the earlier work of the stream `earlier`, which has another session.
 fn follow(earlier: (&Session, u64), later: (&Arc<Session>, u64), keep: Option<SpareStream>) -> Result<(), Code> {
     let gate = later.0.post_gate(later.1)?;
     let open = move |code| {
@@ -75,10 +75,10 @@ fn follow(earlier: (&Session, u64), later: (&Arc<Session>, u64), keep: Option<Sp
     Ok(())
 }
 
-/// Runs `issue` on the appliance of `live`, in the order of the target's stream, on whichever appliance that is.
+/// Runs `issue` on the appliance of `live`, in the order of the target's stream, which may belong to another appliance.
 ///
 /// # Errors
-/// What `issue` answers, or a session's sticky error.
+/// The error of `issue`, or a session's sticky error.
 pub fn on_behalf(
     target: &Target,
     live: &Arc<Live>,
@@ -96,8 +96,8 @@ pub fn on_behalf(
     follow((&live.session, spare.stream_id), (session, target.stream_id), Some(spare))
 }
 
-/// Copies from another appliance's memory (its `span` bytes) to memory of the target's. A failure is reported to
-/// `told`.
+/// Copies `span` bytes from another appliance's memory to memory of the target's appliance. A later failure is reported
+/// by the session `told`.
 ///
 /// # Errors
 /// A session's sticky error.

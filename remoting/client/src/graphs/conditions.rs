@@ -1,6 +1,6 @@
-//! Conditional nodes of graphs. A condition's handle is a number of ours, by which kernels get it as a parameter; when
-//! a graph is built the worker puts the driver's in its place, so that a graph can be built as often as the program
-//! wants.
+//! Conditional nodes of graphs. The handle of a condition is a number of this library, and kernels get it as a
+//! parameter. When the worker builds a graph, it replaces this number by the driver's handle. So a graph can be built
+//! several times.
 
 use crate::Code;
 use crate::devices::context::Live;
@@ -14,13 +14,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// Numbers that no other parameter of a kernel has by chance.
+/// The next handle. The numbers are unusual, so that other parameters of kernels do not equal them by chance.
 static NEXT: AtomicU64 = AtomicU64::new(0xc0_4d17_1094_0000);
 
 static CONDITIONS: Mutex<Option<HashMap<u64, Arc<Condition>>>> = Mutex::new(None);
 
+/// Creates a condition for a graph, and returns its handle.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a handle that is not a graph's.
+/// `CUDA_ERROR_INVALID_VALUE` if `graph` is not the handle of a graph.
 pub fn create(graph: usize, live: &Live, default: Option<u32>) -> Result<u64, Code> {
     GRAPHS.graph(graph)?;
     let handle = NEXT.fetch_add(1, Relaxed);
@@ -29,27 +31,27 @@ pub fn create(graph: usize, live: &Live, default: Option<u32>) -> Result<u64, Co
     Ok(handle)
 }
 
-/// Makes a node for a graph; the graphs that it chooses from are still empty.
+/// Returns a conditional node. The graphs that it selects from are empty.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a handle that is not of this graph, or a number of graphs that the kind cannot have.
+/// `CUDA_ERROR_INVALID_VALUE` if the condition does not belong to the graph, or if this kind cannot have `size` graphs.
 pub fn node(graph: usize, handle: u64, kind: u32, size: u32) -> Result<Conditional, Code> {
     let known = lock(&CONDITIONS).get_or_insert_default().get(&handle).cloned();
     let condition = known.filter(|condition| condition.graph == graph).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     Conditional::new(&GRAPHS, condition, kind, size)
 }
 
-/// A step as the worker takes it, if the device does it by itself.
+/// Returns the code and fields of a step for the worker, or `None` if the step needs the client.
 pub fn step(step: &Step<Work>, live: &Live) -> Option<(u32, Vec<u8>)> {
     match &step.work {
-        // The memory was settled before the launch.
+        // The memory was allocated or freed before the launch.
         None | Some(Work::Empty | Work::Allocate(_) | Work::Free(_)) => Some((0, Vec::new())),
         Some(Work::Conditional(conditional)) => command(conditional, live),
         Some(work) => work.command(live),
     }
 }
 
-/// Describes steps for the worker to build; the first one has the place `start`.
+/// Returns the nodes that the worker builds from the steps. `start` is the position of the first step in the graph.
 pub fn described(steps: &[Step<Work>], start: usize, works: Vec<(u32, Vec<u8>)>) -> Vec<GraphNode> {
     let edge = |&(at, edge): &(usize, graphs::Edge)| {
         let graphs::Edge { from_port, to_port, kind } = edge;
@@ -59,7 +61,7 @@ pub fn described(steps: &[Step<Work>], start: usize, works: Vec<(u32, Vec<u8>)>)
     steps.iter().zip(works).map(|(step, (code, body))| GraphNode { after: after(step), code, body }).collect()
 }
 
-/// The command that does a conditional node, if the device does all of it by itself.
+/// Returns the command for a conditional node, or `None` if a part of it needs the client.
 fn command(conditional: &Conditional, live: &Live) -> Option<(u32, Vec<u8>)> {
     let Condition { handle, graph: _, context, default } = *conditional.condition;
     if context != live.id {
@@ -77,10 +79,10 @@ fn command(conditional: &Conditional, live: &Live) -> Option<(u32, Vec<u8>)> {
     Some((GraphCondition::CODE, w.bytes))
 }
 
-/// The kernels that a conditional node may launch.
+/// Appends the kernels that a conditional node may launch to `found`.
 pub fn kernels(conditional: &Conditional, found: &mut Vec<Arc<Prepared>>) {
     for body in &conditional.bodies {
-        // A graph without an order is not built.
+        // A graph with a cycle is never built, so it has no kernels to launch.
         for step in steps(&graphs::lock(body)).unwrap_or_default() {
             match step.work {
                 Some(Work::Launch(prepared)) => found.push(prepared),

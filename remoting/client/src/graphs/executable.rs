@@ -1,5 +1,5 @@
-//! Executable graphs. What the device does by itself is built once in the worker, and then one command launches it; the
-//! rest is sent as calls of the same kind would be: host functions, copies from and to the host, events.
+//! Executable graphs. Nodes that need only the device are built into a graph in the worker, which one command launches.
+//! Host functions, copies from and to the host, and events are sent as the corresponding calls.
 
 use crate::Code;
 use crate::boundary::refused;
@@ -21,44 +21,44 @@ use std::sync::{Arc, Mutex};
 
 static EXECUTABLES: Table<Executable> = Table::new(Kind::Executable);
 
-/// Fewer commands than this are sent as they are.
+/// The minimum number of nodes that are built in the worker. Fewer nodes are sent as commands.
 const WORTH_BUILDING: usize = 2;
 
-/// A graph as it was when it was instantiated.
+/// A graph in the state in which it was instantiated, and its updates.
 pub struct Executable {
     pub handle: usize,
     pub flags: u64,
     pub graph: SharedGraph<Work>,
-    /// Whether it has conditional nodes. No update adds or removes them.
+    /// Whether the graph has conditional nodes. Updates cannot change this.
     has_conditions: bool,
-    /// The number of changes since then.
+    /// The number of updates since the instantiation.
     changes: AtomicU64,
     state: Mutex<State>,
 }
 
 struct State {
     pieces: Vec<Piece>,
-    /// The number of changes that the pieces were made for.
+    /// The value of `changes` for which the pieces were made.
     made_for: u64,
-    /// Whether that graph allocates or frees memory.
+    /// Whether the graph of the pieces allocates or frees memory.
     uses_memory: bool,
-    /// That memory.
+    /// The memory that the executable keeps backed.
     backed: Vec<Backed>,
-    /// The number of changes at the latest launch.
+    /// The value of `changes` at the last launch.
     launched_with: u64,
     last: Last,
 }
 
-/// Launches of one executable do not overlap.
+/// The last launch of an executable. The next launch must not overlap it.
 enum Last {
     None,
     /// The next launch waits for this event.
     Event(Arc<Event>),
-    /// The driver has the whole graph, and orders its launches as long as it is the same one.
+    /// The whole graph is one graph of the driver, which orders launches of the same graph itself.
     Driver(Arc<Live>, u64),
 }
 
-/// Pieces follow each other in a stream.
+/// A part of a graph. The parts are launched in order in one stream.
 enum Piece {
     Built(Built),
     Sent(Work),
@@ -69,22 +69,24 @@ struct Built {
     id: u64,
     live: Arc<Live>,
     kernels: Vec<Arc<Prepared>>,
-    /// Whether kernels are given addresses of page-locked memory, and when that was looked up.
+    /// Whether kernels get addresses of page-locked memory, with the value of `host::changes` at the time of the check.
     names_host_memory: (u64, bool),
 }
 
 impl Drop for Built {
     fn drop(&mut self) {
-        // The worker's graph ends with its context, and a session that failed needs no tidying.
+        // The worker destroys the graph with its context. If the session has failed, nothing needs to be destroyed.
         if Context::is_live(&self.live) {
             let _ = self.live.session.post(0, &GraphDestroy { graph: self.id });
         }
     }
 }
 
+/// Instantiates a graph.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a cycle, unknown flags or a graph that is a node's, `CUDA_ERROR_NOT_SUPPORTED` for
-/// launches by the device, `CUDA_ERROR_OUT_OF_MEMORY` if there is no room for the memory of its nodes.
+/// `CUDA_ERROR_INVALID_VALUE` for a cycle, unknown flags or a graph that belongs to a node, `CUDA_ERROR_NOT_SUPPORTED`
+/// for launches from the device, `CUDA_ERROR_OUT_OF_MEMORY` if there is no room for the memory of its nodes.
 pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, Code> {
     const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
         | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
@@ -108,14 +110,18 @@ pub fn instantiate(graph: &Graph<Work>, flags: u64) -> Result<Arc<Executable>, C
         .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
+/// Returns the executable with this handle.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a handle that is not an executable's.
+/// `CUDA_ERROR_INVALID_VALUE` if there is none.
 pub fn get(handle: usize) -> Result<Arc<Executable>, Code> {
     EXECUTABLES.get(handle).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
+/// Destroys an executable. May wait for its last launch.
+///
 /// # Errors
-/// As [`get`], or the code of work that is waited for.
+/// Those of [`get`], or the code of failed work.
 pub fn destroy(handle: usize) -> Result<(), Code> {
     let gone = EXECUTABLES.remove(handle).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     GRAPHS.forget_nodes(&gone.graph);
@@ -125,7 +131,7 @@ pub fn destroy(handle: usize) -> Result<(), Code> {
     if !graphs::lock(&gone.graph).holds_objects() {
         return Ok(());
     }
-    // The program's destructor may only be called when no running work uses the object.
+    // The program's destructors may run only when no running work uses their objects.
     match std::mem::replace(&mut state.last, Last::None) {
         Last::None => Ok(()),
         Last::Event(event) => event.synchronise(),
@@ -134,7 +140,7 @@ pub fn destroy(handle: usize) -> Result<(), Code> {
 }
 
 impl Executable {
-    /// Changes the graph; its built pieces are built again when two launches follow each other without a change.
+    /// Changes the graph with `act`. The pieces are built again when two launches follow each other without a change.
     ///
     /// # Errors
     /// Those of `act`.
@@ -146,7 +152,7 @@ impl Executable {
     /// Launches the whole graph on a stream.
     ///
     /// # Errors
-    /// The code of the node that could not be sent.
+    /// The code of a node that could not be sent.
     pub fn launch(&self, target: &Target) -> Result<(), Code> {
         if self.has_conditions && GRAPHS.is_capturing(target.stream_id) {
             return refused("cuGraphLaunch of a graph with conditional nodes in a capture");
@@ -181,7 +187,7 @@ impl Executable {
 }
 
 impl Last {
-    /// Launches the pieces behind the previous launch, and becomes what the next launch follows.
+    /// Launches the pieces after the previous launch, and records this launch as the last one.
     fn follow(&mut self, target: &Target, pieces: &mut [Piece]) -> Result<(), Code> {
         let whole = match &*pieces {
             [Piece::Built(built)] => Some(built.id),
@@ -191,7 +197,7 @@ impl Last {
             Last::None => {}
             Last::Event(before) => before.hold_up(target, 0)?,
             Last::Driver(_, id) if Some(*id) == whole => {}
-            // Needed once after a graph was changed.
+            // This wait is needed once after a change of the graph.
             Last::Driver(live, _) => live.synchronise()?,
         }
         pieces.iter_mut().try_for_each(|piece| piece.launch(target))?;
@@ -243,7 +249,7 @@ impl Built {
     }
 }
 
-/// Divides a graph into pieces. The worker builds each run of consecutive nodes that the device does alone.
+/// Divides a graph into pieces. The worker builds each run of consecutive nodes that need only the device.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a cycle, or the session's sticky error.
@@ -274,8 +280,8 @@ fn divide(graph: &Graph<Work>, live: &Arc<Live>, flags: u64) -> Result<Vec<Piece
     Ok(pieces)
 }
 
-/// Builds the nodes in the worker. `None` if the worker cannot: then the commands are sent as they are, and report the
-/// cause if they cannot either.
+/// Builds the nodes in the worker. Returns `None` if the worker cannot. The commands are then sent one by one, and
+/// report the cause if they fail, too.
 fn build(live: &Arc<Live>, flags: u64, nodes: Vec<GraphNode>, steps: &[Step<Work>]) -> Result<Option<Built>, Code> {
     let message = GraphBuild { graph: mint(), context: live.id, flags, nodes };
     if message.size() > MAX_PAYLOAD {

@@ -1,4 +1,4 @@
-//! Graphs: what their nodes do, and the launch of an executable one. The rules of captures are in the crate `graphs`.
+//! Graphs: the work of their nodes, and how it is sent. The crate `graphs` implements captures.
 
 use crate::Code;
 use crate::boundary::refused;
@@ -17,7 +17,7 @@ use protocol::{CopyOnDevice, Launch, Message, Writer};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
-/// Handles of graphs and nodes, in a range of their own: later nodes have larger ones.
+/// The next handle of a graph or node. They have a number range of their own, and later nodes have larger handles.
 static NEXT: AtomicUsize = AtomicUsize::new(1 << 45);
 
 pub static GRAPHS: LazyLock<Registry<Work>> = LazyLock::new(|| Registry::new(|| NEXT.fetch_add(16, Ordering::Relaxed)));
@@ -29,7 +29,7 @@ pub enum Work {
     Copy(Copying),
     Fill(CUDA_MEMSET_NODE_PARAMS),
     Host(HostCall),
-    /// A graph of its own, as a node.
+    /// A child graph as a node.
     Child(SharedGraph<Work>),
     Record(Arc<Event>),
     Wait(Arc<Event>),
@@ -38,17 +38,17 @@ pub enum Work {
     Conditional(Box<Conditional>),
 }
 
-/// The condition of a conditional node; `conditions` keeps all that exist.
+/// The condition of conditional nodes. `conditions` has all existing ones.
 pub struct Condition {
     pub handle: u64,
-    /// The handle of the graph that may have a node of it.
+    /// The handle of the graph whose nodes may use the condition.
     pub graph: usize,
     pub context: u64,
-    /// The value at the start of each launch.
+    /// The value at the start of each launch, if the condition has one.
     pub default: Option<u32>,
 }
 
-/// A node that chooses which of its graphs runs, and how often.
+/// A node that selects which of its graphs runs, and how often.
 pub type Conditional = graphs::Conditional<Work, Condition>;
 
 impl graphs::Work for Work {
@@ -106,10 +106,10 @@ impl Work {
     /// Sends the work to a stream.
     ///
     /// # Errors
-    /// As the call that does the same.
+    /// Those of the corresponding call.
     pub fn send(&self, target: &Target) -> Result<(), Code> {
         match self {
-            // The memory was settled before the launch.
+            // The memory was allocated or freed before the launch.
             Work::Empty | Work::Child(_) | Work::Allocate(_) | Work::Free(_) => Ok(()),
             Work::Launch(prepared) => prepared.send(target),
             Work::Copy(copying) => copy::run_on(target, copying, Timing::InGraph),
@@ -125,7 +125,8 @@ impl Work {
 }
 
 impl Work {
-    /// The command that does the same on a stream of the context, if it is one command that the device does by itself.
+    /// Returns the code and fields of the command for this work, or `None` if it needs the client or more than one
+    /// command.
     pub fn command(&self, live: &Live) -> Option<(u32, Vec<u8>)> {
         let mut w = Writer::new();
         match self {
@@ -146,7 +147,7 @@ impl Work {
     }
 }
 
-/// A stream as captures know it.
+/// Returns the description of a stream for captures.
 pub fn for_capture(target: &Target) -> graphs::Stream {
     let kind = match target.flags & CU_STREAM_NON_BLOCKING != 0 {
         _ if target.stream_id == target.live.legacy_stream => StreamKind::Legacy,
@@ -156,32 +157,33 @@ pub fn for_capture(target: &Target) -> graphs::Stream {
     graphs::Stream { id: target.stream_id, context: target.live.id, kind }
 }
 
-/// Adds work to the graph that a stream captures into: `false` if it does not, and the caller does the work.
+/// Adds work to the graph that a stream is capturing. Returns false if the stream is not capturing; the caller then
+/// runs the work.
 ///
 /// # Errors
-/// As [`Captures::add`], or that of `work`.
+/// Those of [`Captures::add`], or of `work`.
 pub fn capture(target: &Target, work: impl FnOnce() -> Result<Work, Code>) -> Result<bool, Code> {
     GRAPHS.capture(for_capture(target), work)
 }
 
-/// Whether a stream may be waited for or queried.
+/// Checks that the program may wait for a stream or query it.
 ///
 /// # Errors
-/// As [`Captures::check_stream`].
+/// Those of [`Captures::check_stream`].
 pub fn check_stream(target: &Target) -> Result<(), Code> {
     GRAPHS.ask(|captures: &mut Captures<Work>| captures.check_stream(for_capture(target)))
 }
 
-/// Whether a call may be made that waits for a stream.
+/// Checks that a call may wait for a stream.
 ///
 /// # Errors
-/// As [`check_stream`], and `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` if another capture forbids it.
+/// Those of [`check_stream`], and `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` if another capture forbids it.
 pub fn check_waiting_call(target: &Target) -> Result<(), Code> {
     check_stream(target)?;
     GRAPHS.check_call()
 }
 
-/// Addresses of a node's memory, which are gone with their context.
+/// The addresses of a node's memory. They are freed with their context.
 struct Place {
     owner: Arc<Live>,
     address: u64,
@@ -208,10 +210,10 @@ impl graphs::Place for Place {
     }
 }
 
-/// Addresses for a node that allocates memory.
+/// Reserves addresses for a node that allocates memory.
 ///
 /// # Errors
-/// `CUDA_ERROR_OUT_OF_MEMORY` if there are no more, `CUDA_ERROR_INVALID_VALUE` for no byte.
+/// `CUDA_ERROR_OUT_OF_MEMORY` if there are no free addresses, `CUDA_ERROR_INVALID_VALUE` if `size` is 0.
 pub fn allocate(live: &Arc<Live>, size: u64) -> Result<Arc<Memory>, Code> {
     let address = live.device.memory.reserve(live, size)?;
     let place = Place { owner: Arc::clone(live), address };

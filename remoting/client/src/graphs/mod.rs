@@ -1,7 +1,7 @@
-//! Graphs: what their nodes do, their conditions, and executable graphs, which the worker launches by one command.
+//! Graphs: the work of their nodes, their conditions, and executable graphs, which the worker launches by one command.
 //!
-//! The rules of captures and of a graph's shape are in the crate `graphs`, which the software GPU uses, too. Called by
-//! `abi`, which also records into a graph what is called while a stream captures.
+//! The crate `graphs`, which the software GPU uses too, implements captures and the edges of graphs. The caller is
+//! `abi`, which also adds calls to a graph while a stream is capturing.
 
 pub mod conditions;
 pub mod executable;

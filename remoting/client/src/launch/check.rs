@@ -1,4 +1,5 @@
-//! The checks by which a driver refuses a launch at the call, in its order: pure functions of what was read at load.
+//! The checks with which a driver refuses a launch at the call, in the driver's order. They are pure functions of
+//! values that were read when the kernel was loaded.
 
 use crate::Code;
 use crate::devices::LaunchLimits;
@@ -9,7 +10,8 @@ use driverapi::errors::*;
 use driverapi::registers;
 use protocol::{LaunchAttribute, LaunchShape};
 
-/// Every GPU with clusters takes as many blocks as this (CUDA C++ Programming Guide, "Thread Block Clusters").
+/// The number of blocks of a cluster that every GPU with clusters supports (CUDA C++ Programming Guide, "Thread Block
+/// Clusters").
 const PORTABLE_CLUSTER: u32 = 8;
 
 /// The requested launch.
@@ -22,7 +24,7 @@ pub struct Asked {
     pub cooperative: bool,
 }
 
-/// A question that only the driver can answer.
+/// A query that only the driver can answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     LargestCluster { grid: [u32; 3], block: [u32; 3], shared: u32 },
@@ -30,7 +32,7 @@ pub enum Question {
 }
 
 impl Asked {
-    /// Reads the request from a shape. If two attributes have one id, the last one counts.
+    /// Reads the request from a launch shape. If two attributes have the same id, the last one counts.
     pub fn new(shape: &LaunchShape) -> Asked {
         let LaunchShape { grid, block, shared, ref attributes } = *shape;
         let (mut cluster, mut cooperative) = (None, false);
@@ -51,10 +53,11 @@ fn product(extent: [u32; 3]) -> u64 {
     extent.iter().fold(1, |all, n| u64::saturating_mul(all, (*n).into()))
 }
 
-/// `ask` answers `None` if the answer is unknown: then the driver decides when the launch gets there.
+/// Checks a launch. `ask` sends a query to the driver, and returns `None` if there is no answer. The driver then checks
+/// the launch itself when it gets the launch.
 ///
 /// # Errors
-/// The code of a driver.
+/// The code that the driver would return.
 pub fn check(
     asked: &Asked,
     kernel: &LaunchRules,
@@ -81,7 +84,7 @@ pub fn check(
     if asked.cooperative { check_cooperative(asked, device, &ask) } else { Ok(()) }
 }
 
-/// CUDA documents 912 for every misuse of clusters.
+/// Checks the cluster of a launch. CUDA documents error 912 for every misuse of clusters.
 fn check_cluster(
     asked: &Asked,
     cluster: [u32; 3],
@@ -94,7 +97,7 @@ fn check_cluster(
         return Ok(());
     }
     if !device.has_clusters {
-        // The software GPU executes the PTX of later GPUs, and knows whether the kernel does without clusters.
+        // The software GPU executes PTX for later GPUs, and knows whether the kernel can run without clusters.
         return if kernel.architecture < FIRST_WITH_CLUSTERS { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(()) };
     }
     let kernel_takes = kernel.largest_cluster.is_none_or(|most| blocks <= most.into());
@@ -105,7 +108,7 @@ fn check_cluster(
     if blocks <= PORTABLE_CLUSTER.into() {
         return Ok(());
     }
-    // Asks about a grid of one cluster, so that the number of clusters makes no new question.
+    // The query is for a grid of one cluster, so it is the same for every number of clusters.
     let question = Question::LargestCluster { grid: cluster, block: asked.block, shared: asked.shared };
     let device_takes = ask(question).is_none_or(|most| blocks <= most.into());
     if device_takes { Ok(()) } else { Err(CUDA_ERROR_INVALID_CLUSTER_SIZE) }
@@ -147,7 +150,7 @@ mod tests {
     const ASKED: Asked = Asked { grid: [16, 1, 1], block: [32, 1, 1], shared: 0, cluster: None, cooperative: false };
     const WRONG_CLUSTER: Result<(), Code> = Err(CUDA_ERROR_INVALID_CLUSTER_SIZE);
 
-    /// The verdict of a launch that nothing has to be asked for.
+    /// Returns the result of `check` for a launch that needs no query.
     fn verdict(asked: Asked, kernel: LaunchRules) -> Result<(), Code> {
         check(&asked, &kernel, &DEVICE, |question| panic!("asks {question:?}"))
     }
@@ -183,7 +186,7 @@ mod tests {
         }
         let shared = Asked { shared: 1 + (48 << 10), ..ASKED };
         assert_eq!(verdict(shared, KERNEL), Err(CUDA_ERROR_INVALID_VALUE));
-        // Both are wrong: the driver looks at shared memory first.
+        // Both values are wrong. The driver checks shared memory first.
         assert_eq!(verdict(Asked { shared: shared.shared, ..large }, KERNEL), Err(CUDA_ERROR_INVALID_VALUE));
     }
 

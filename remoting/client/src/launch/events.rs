@@ -1,6 +1,6 @@
 //! Events that a launch records itself: launch attributes `PROGRAMMATIC_EVENT` and `LAUNCH_COMPLETION_EVENT`.
 //!
-//! CUDA takes events without timing, and no flags:
+//! CUDA accepts only events without timing, and no flags:
 //! <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html>, `CUlaunchAttributeID`.
 
 use crate::Code;
@@ -24,7 +24,7 @@ pub struct LaunchEvent {
     at_block_start: bool,
 }
 
-/// The events that a configuration names, in the order of their ids.
+/// Returns the events that a launch configuration names, sorted by id.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE`, or `CUDA_ERROR_INVALID_VALUE` for an event with timing, or one that is named twice.
@@ -46,7 +46,7 @@ pub unsafe fn read(config: *const CUlaunchConfig) -> Result<Vec<LaunchEvent>, Co
 fn named(given: &CUlaunchAttribute) -> Option<Result<LaunchEvent, Code>> {
     let (event, flags, at_start): (CUevent, c_int, c_int) = match given.id {
         CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT => {
-            // SAFETY: the id says which field holds; every pattern of its bits is a value.
+            // SAFETY: the id determines the field of the union, and every bit pattern is valid.
             let value = unsafe { given.value.programmaticEvent };
             (value.event, value.flags, value.triggerAtBlockStart)
         }
@@ -64,8 +64,8 @@ fn named(given: &CUlaunchAttribute) -> Option<Result<LaunchEvent, Code>> {
     Some(event::get(event).and_then(check))
 }
 
-/// In a graph edges say what a launch waits for, and what waits for it: the shape loses the attribute that asks for
-/// one.
+/// Converts a launch's attributes to edges for a graph, where edges express programmatic dependencies. Removes the
+/// serialization attribute from `shape`.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_HANDLE` for an event of another context.
@@ -82,10 +82,10 @@ pub fn edges(target: &Target, events: &[LaunchEvent], shape: &mut LaunchShape) -
     Ok(LaunchEdges { programmatic, events: events.iter().map(|named| (named.event.id, edge(named))).collect() })
 }
 
-/// Sends a launch; with events it counts as a record of each.
+/// Sends a launch with `send`. The launch counts as a record of each of its events.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE` for an event of another context, or why the launch could not be sent.
+/// `CUDA_ERROR_INVALID_HANDLE` for an event of another context, or the reason why the launch could not be sent.
 pub fn post(
     target: &Target,
     events: &[LaunchEvent],

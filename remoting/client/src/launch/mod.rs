@@ -1,8 +1,8 @@
-//! Launches: checked as far as the driver would refuse them at the call, then sent without waiting.
+//! Launches. They are checked for errors that the driver would report at the call, then sent without waiting.
 //!
-//! `check` has the driver's checks (pure), and `events` the events that a launch records itself. A launch that was
-//! checked is [`Prepared`], which graphs keep. Called by `abi` and `graphs`. `module` knows the kernel, and `session`
-//! sends the command: neither is done here.
+//! `check` has these checks (pure functions), and `events` handles events that a launch records itself. [`Prepared`] is
+//! a checked launch, which graphs keep. The callers are `abi` and `graphs`. `module` describes the kernel, and
+//! `session` sends the command.
 
 pub mod check;
 pub mod events;
@@ -26,10 +26,10 @@ use std::ffi::c_void;
 use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 
-/// Returns the function of a handle; for a kernel of a library, its function in the context.
+/// Returns the function of a handle. For the handle of a library's kernel, returns its function in the context.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`, or why the library cannot be loaded there.
+/// `CUDA_ERROR_INVALID_HANDLE`, or the reason why the library cannot be loaded.
 pub fn resolve(handle: CUfunction, live: &Arc<Live>) -> Result<Arc<Function>, Code> {
     match module::function(handle) {
         Ok(function) if function.module.live.id == live.id => Ok(function),
@@ -43,10 +43,10 @@ fn command(function: &Function, shape: LaunchShape) -> Launch {
     Launch { module: function.module.id, kernel: function.index, shape }
 }
 
-/// Sends a launch; `parameters` appends its packed parameters.
+/// Sends a launch. `parameters` appends its packed parameters.
 ///
 /// # Errors
-/// As [`events::post`].
+/// Those of [`events::post`].
 pub fn post(
     target: &Target,
     function: &Function,
@@ -64,31 +64,31 @@ pub fn post(
     })
 }
 
-/// A launch that was checked, to be sent as often as a graph is launched.
+/// A checked launch, which can be sent several times. Graphs keep it.
 pub struct Prepared {
     pub function: Arc<Function>,
     pub shape: LaunchShape,
     /// The packed parameter buffer.
     parameters: Vec<u8>,
-    /// The addresses of the parameters in it.
+    /// The addresses of the parameters in the buffer.
     pointers: Vec<usize>,
 }
 
 impl Prepared {
-    /// `parameters`: the packed buffer.
+    /// Returns a launch of `function`. `parameters` is the packed buffer.
     ///
     /// # Errors
-    /// Why the kernel is not known.
+    /// The reason why the kernel cannot be loaded.
     pub fn new(function: Arc<Function>, shape: LaunchShape, parameters: Vec<u8>) -> Result<Self, Code> {
         let start = parameters.as_ptr().expose_provenance();
         let pointers = function.description()?.info.params.iter().map(|each| start + each.offset as usize).collect();
         Ok(Prepared { function, shape, parameters, pointers })
     }
 
-    /// The same launch with other attributes.
+    /// Returns the same launch with other attributes.
     ///
     /// # Errors
-    /// As a launch with them.
+    /// Those of a launch with these attributes.
     pub fn with_attributes(&self, attributes: Vec<LaunchAttribute>) -> Result<Self, Code> {
         let function = Arc::clone(&self.function);
         let shape = LaunchShape { attributes, ..self.shape.clone() };
@@ -96,17 +96,17 @@ impl Prepared {
         Self::new(function, shape, self.parameters.clone())
     }
 
-    /// One pointer for each parameter, as `cuLaunchKernel` takes them. They are good as long as this is.
+    /// Returns one pointer for each parameter, as `cuLaunchKernel` takes them. They are valid as long as this object.
     pub fn pointers(&self) -> *mut *mut c_void {
         self.pointers.as_ptr().cast_mut().cast()
     }
 
-    /// The id of the context that its kernel is loaded in.
+    /// Returns the id of the context in which the kernel is loaded.
     pub fn context(&self) -> u64 {
         self.function.module.live.id
     }
 
-    /// Whether a node of the driver's graph does the same.
+    /// Returns whether a node of a driver's graph supports all attributes of this launch.
     pub fn is_plain(&self) -> bool {
         let known = |id| {
             matches!(
@@ -123,21 +123,21 @@ impl Prepared {
         self.shape.attributes.iter().all(|attribute| known(attribute.id))
     }
 
-    /// Whether it is given an address of page-locked memory.
+    /// Returns whether a parameter contains an address of page-locked memory.
     pub fn names_host_memory(&self) -> bool {
         pinned::names_host_memory(&self.parameters)
     }
 
-    /// Mirrors the page-locked memory that it is given.
+    /// Creates mirrors of the page-locked memory that the parameters point to.
     ///
     /// # Errors
-    /// As [`pinned::before_launch`].
+    /// Those of [`pinned::before_launch`].
     pub fn mirror_host_memory(&self, target: &Target) -> Result<(), Code> {
         pinned::before_launch(target, || self.parameters.clone())
     }
 
-    /// The command that launches it, for a node of a graph. There an edge says what it waits for; an ordinary one is
-    /// more than the attribute asks for.
+    /// Writes the launch command for a node of a graph. Removes the serialization attribute, because an edge of the
+    /// graph already orders the node at least as strictly.
     pub fn put(&self, w: &mut Writer) {
         let is_edge = |id| id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         let mut shape = self.shape.clone();
@@ -146,8 +146,10 @@ impl Prepared {
         w.raw(&self.parameters);
     }
 
+    /// Sends the launch to a stream.
+    ///
     /// # Errors
-    /// As a launch of the same kind.
+    /// Those of a launch of the same kind.
     pub fn send(&self, target: &Target) -> Result<(), Code> {
         self.mirror_host_memory(target)?;
         post(target, &self.function, self.shape.clone(), &[], |w| {
@@ -156,10 +158,10 @@ impl Prepared {
     }
 }
 
-/// A kernel node as the program describes it, checked as a launch is.
+/// Checks a kernel node of a program as a launch, and returns it.
 ///
 /// # Errors
-/// As a launch of the same kind.
+/// Those of a launch of the same kind.
 ///
 /// # Safety
 /// The parameters are as CUDA documents them for `cuLaunchKernel`.
@@ -177,17 +179,18 @@ pub unsafe fn prepare(live: &Arc<Live>, params: &CUDA_KERNEL_NODE_PARAMS) -> Res
     Prepared::new(function, shape, parameters)
 }
 
-/// Refuses what the driver would refuse at the call.
+/// Checks a launch for errors that the driver would report at the call.
 ///
 /// # Errors
-/// The code of a driver.
+/// The code that the driver would return.
 pub fn checked(function: &Function, shape: &LaunchShape) -> Result<(), Code> {
     let asked = Asked::new(shape);
     let (rules, limits) = (function.launch_rules(), function.module.live.device.launch_limits());
     check::check(&asked, &rules, limits, |question| ask(function, question))
 }
 
-/// Asks the driver, unless the same was asked before. Without an answer the driver sees the launch itself.
+/// Sends a query to the driver, unless its answer is cached. Returns `None` if there is no answer; the driver then
+/// checks the launch itself.
 fn ask(function: &Function, question: Question) -> Option<u32> {
     let handle = without_provenance_mut(function.handle);
     let reply = match question {
@@ -209,17 +212,19 @@ fn ask(function: &Function, question: Question) -> Option<u32> {
 /// The location of the parameters' values.
 pub enum Parameters {
     None,
-    /// One pointer for each.
+    /// An array with one pointer for each parameter.
     Pointers(*mut *mut c_void),
-    /// A buffer that is packed already.
+    /// The address and size of a buffer that is packed already.
     Packed(*const u8, usize),
 }
 
+/// Returns where the program has stored the parameters.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for what is missing.
+/// `CUDA_ERROR_INVALID_VALUE` if a parameter is missing.
 ///
 /// # Safety
-/// As `cuLaunchKernel` has them.
+/// The arguments are as CUDA documents them for `cuLaunchKernel`.
 pub unsafe fn find_parameters(
     kernel: &Description,
     pointers: *mut *mut c_void,
@@ -240,7 +245,8 @@ pub unsafe fn find_parameters(
     }
 }
 
-/// Reads the list of tags and values that `extra` is. A buffer may leave out the last parameters, which are 0 then.
+/// Reads `extra`, a list of tags and values. The buffer may be shorter than `needed`; the missing parameters are then
+/// 0.
 unsafe fn find_packed(needed: usize, extra: *mut *mut c_void) -> Result<Parameters, Code> {
     let (mut buffer, mut size) = (std::ptr::null::<u8>(), None);
     // SAFETY: as the caller of the exported function vouches: the list ends with its end tag.
@@ -264,10 +270,10 @@ unsafe fn find_packed(needed: usize, extra: *mut *mut c_void) -> Result<Paramete
 }
 
 impl Parameters {
-    /// The packed parameter buffer.
+    /// Returns the packed parameter buffer.
     ///
     /// # Safety
-    /// What the program gave is still there.
+    /// The program's memory with the parameters is still valid.
     pub unsafe fn packed(&self, kernel: &Description) -> Vec<u8> {
         let mut writer = Writer::new();
         // SAFETY: as the caller of the exported function vouches.
@@ -275,10 +281,10 @@ impl Parameters {
         writer.bytes
     }
 
-    /// Appends the packed parameter buffer.
+    /// Appends the packed parameter buffer to `writer`.
     ///
     /// # Safety
-    /// What the program gave is still there.
+    /// The program's memory with the parameters is still valid.
     pub unsafe fn pack(&self, kernel: &Description, writer: &mut Writer) {
         let start = writer.bytes.len();
         writer.bytes.resize(start + kernel.parameter_bytes, 0);

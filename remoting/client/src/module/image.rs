@@ -1,4 +1,4 @@
-//! Images of device code: found behind the program's pointer or read from its files, known to workers by their hash.
+//! Images of device code. They come from the program's pointer or a file, and workers identify them by their hash.
 
 use super::JitOptions;
 use crate::Code;
@@ -17,16 +17,16 @@ use std::borrow::Cow;
 use std::ffi::c_void;
 use std::path::Path;
 
-/// Other threads' images may displace this one from the worker's store before it is loaded: it is sent up to this
-/// often.
+/// The maximum number of times an image is sent. Images of other threads may evict it from the worker's store before it
+/// is loaded.
 const ATTEMPTS: usize = 3;
 
-/// An image as the program passed it.
+/// An image in the form in which the program passed it.
 pub struct Image {
     bytes: Vec<u8>,
 }
 
-/// The part of an image that a worker gets.
+/// The part of an image that is sent to a worker.
 pub struct Upload<'a> {
     bytes: Cow<'a, [u8]>,
     pub hash: [u8; 32],
@@ -37,8 +37,10 @@ impl Image {
         Image { bytes }
     }
 
+    /// Copies the image that the program's pointer refers to.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a null pointer, `CUDA_ERROR_INVALID_IMAGE` for what is no image.
+    /// `CUDA_ERROR_INVALID_VALUE` for a null pointer, `CUDA_ERROR_INVALID_IMAGE` if there is no image.
     ///
     /// # Safety
     /// `pointer` is null or points to an image.
@@ -54,7 +56,7 @@ impl Image {
         }))
     }
 
-    /// Reads a file of the program: the appliance does not see its files.
+    /// Reads an image from a file of the program, because the appliance cannot read this file.
     ///
     /// # Errors
     /// `CUDA_ERROR_FILE_NOT_FOUND`, `CUDA_ERROR_INVALID_IMAGE`.
@@ -67,7 +69,7 @@ impl Image {
         Upload::new(Cow::Borrowed(&self.bytes))
     }
 
-    /// Leaves out the code for other devices, unless the program itself says what to choose.
+    /// Returns the image without the code for other devices, unless the program's options select the code.
     pub fn for_device(&self, device: &Device, options: &JitOptions) -> Upload<'_> {
         let chosen = |(option, _): &(u32, u64)| matches!(*option, CU_JIT_TARGET | CU_JIT_FALLBACK_STRATEGY);
         if options.values.iter().any(chosen) {
@@ -77,7 +79,7 @@ impl Image {
         let capability = 10 * number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
             + number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
         let executes = if number(PTX_ONLY) != 0 { Executes::PtxOnly } else { Executes::MachineCode };
-        // An image that is not a container is used as it is, and the driver refuses a damaged one.
+        // An image that is not a container is sent unchanged. The driver refuses a damaged one.
         match for_device(&self.bytes, capability, executes) {
             Ok(Some(trimmed)) => Upload::new(Cow::Owned(trimmed)),
             Ok(None) | Err(_) => self.whole(),
@@ -91,7 +93,7 @@ impl<'a> Upload<'a> {
         Upload { bytes, hash }
     }
 
-    /// Returns the device memory that the image takes when it is loaded.
+    /// Returns the number of bytes of device memory that the loaded image takes.
     pub fn device_bytes(&self) -> u64 {
         device_bytes(bundled_images(&self.bytes).as_deref().unwrap_or(&[&self.bytes]))
     }
@@ -106,10 +108,11 @@ impl<'a> Upload<'a> {
     }
 }
 
-/// Sends a command that names images by hash, and the images if the worker does not have them.
+/// Sends a command that names images by hash. Also sends the images if the worker does not have them.
 ///
 /// # Errors
-/// `CUDA_ERROR_OUT_OF_MEMORY` for more than a worker keeps, with a line for the person; the session's sticky error.
+/// `CUDA_ERROR_OUT_OF_MEMORY` with a logged message if the images exceed the worker's store, or the session's sticky
+/// error.
 pub fn call_with_images<M: Message>(live: &Live, message: &M, uploads: &[Upload]) -> Result<Reply, Code> {
     let (bytes, budget) = (uploads.iter().map(|u| u.bytes.len() as u64).sum::<u64>(), live.session.image_bytes());
     if bytes > budget {

@@ -1,4 +1,4 @@
-//! Options of the just-in-time compiler: plain values travel, log buffers are filled here.
+//! Options of the just-in-time compiler. Plain values are sent to the worker; log buffers are filled by the client.
 
 use crate::Code;
 use crate::boundary::{inputs, write_text};
@@ -6,7 +6,7 @@ use driverapi::attributes::*;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::ffi::{c_char, c_void};
 
-/// A buffer in which the program wants a log, and the place from which it reads the log's length.
+/// A buffer in which the program wants a log, and the slot in which it expects the log's length.
 #[derive(Default, Clone, Copy)]
 struct LogBuffer {
     buffer: usize,
@@ -21,7 +21,7 @@ pub struct JitOptions {
     error: LogBuffer,
 }
 
-/// Options whose value is a number in the slot itself.
+/// Returns whether the option's value is a number that is stored in the slot itself.
 fn is_plain(option: u32) -> bool {
     matches!(
         option,
@@ -39,6 +39,8 @@ fn is_plain(option: u32) -> bool {
 }
 
 impl JitOptions {
+    /// Reads the options of the program.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for null lists.
     ///
@@ -66,12 +68,12 @@ impl JitOptions {
         Ok(read)
     }
 
-    /// The plain values only.
+    /// Returns the options without log buffers.
     pub fn without_logs(&self) -> Self {
         JitOptions { values: self.values.clone(), ..JitOptions::default() }
     }
 
-    /// Gives the program its logs.
+    /// Copies the logs into the program's buffers.
     pub fn report(&self, info: &str, error: &str) {
         self.info.fill(info);
         self.error.fill(error);
@@ -80,7 +82,7 @@ impl JitOptions {
 
 impl LogBuffer {
     fn fill(self, log: &str) {
-        // The size option is an int in a slot of the size of a pointer.
+        // The value of this option is an int in a slot that has the size of a pointer.
         let size = self.size as u32 as usize;
         let buffer = std::ptr::with_exposed_provenance_mut::<c_char>(self.buffer);
         // SAFETY: the program gave this buffer with this size, and the slot, for the logs of this call.

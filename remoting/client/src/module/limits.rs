@@ -1,31 +1,32 @@
-//! The limits that a function's attributes set for a launch: read when the kernel is loaded, changed when an attribute
-//! is set, and read by every launch, which therefore takes no lock.
+//! The limits that a function's attributes set for a launch. They are read when the kernel is loaded and updated when
+//! an attribute is set. Every launch reads them, so they need no lock.
 
 use driverapi::attributes::*;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// The limits at one moment.
+/// A copy of the limits at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaunchRules {
     pub threads: u32,
-    /// The registers of a thread.
+    /// The number of registers of a thread.
     pub registers: u32,
     pub dynamic_shared: u32,
     /// The block size that `.reqntid` requires.
     pub block: Option<[u32; 3]>,
-    /// The blocks of a cluster, by axis.
+    /// The number of blocks of a cluster, by axis.
     pub cluster: Option<[u32; 3]>,
-    /// Whether clusters may have sizes that not every GPU with clusters takes.
+    /// Whether the kernel allows cluster sizes that not every GPU with clusters supports.
     pub any_cluster_size: bool,
-    /// The most blocks of a cluster, where the kernel says it.
+    /// The maximum number of blocks of a cluster, if the kernel sets one.
     pub largest_cluster: Option<u32>,
-    /// The compute capability that its PTX was made for, 90 for 9.0.
+    /// The compute capability of the kernel's PTX; 90 stands for 9.0.
     pub architecture: u32,
 }
 
 #[derive(Default)]
 pub struct Limits {
-    /// Values by attribute, in the order of [`KEPT`]; 0 if the function has none. CUDA's own may be set.
+    /// The values of the attributes in [`KEPT`], in that order. A value is 0 if the function does not have the
+    /// attribute. The program may change CUDA's own attributes.
     values: [AtomicU32; KEPT.len()],
 }
 
@@ -58,7 +59,7 @@ impl Limits {
             threads: value(0),
             dynamic_shared: value(1),
             any_cluster_size: value(2) != 0,
-            // A kernel that requires one axis leaves the others at 1.
+            // If a kernel requires only one axis, the others are 1.
             cluster: given(3).map(|extent| extent.map(|n| n.max(1))),
             block: given(6),
             largest_cluster: Some(value(9)).filter(|blocks| *blocks != 0),

@@ -1,8 +1,8 @@
 //! Modules and their functions: loading, attributes, variables, unloading.
 //!
-//! `image` finds device code and sends it to workers that lack it, `jit` has the compiler's options, and `limits` what
-//! a launch of a function is checked against. Called by `abi`, `launch`, `copies` and `objects`. It compiles nothing:
-//! the worker's driver does.
+//! `image` finds device code and sends it to workers that do not have it. `jit` has the compiler's options, and
+//! `limits` the limits that launches are checked against. The callers are `abi`, `launch`, `copies` and `objects`. The
+//! client compiles nothing; the worker's driver does.
 
 mod image;
 mod jit;
@@ -33,54 +33,54 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 static MODULES: Table<Module> = Table::new(Kind::Module);
 static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
-/// All variables whose addresses were asked for lie between these: two loads show that another address is none of
-/// theirs.
+/// All variables whose addresses the program requested lie between these two addresses. So two loads suffice to exclude
+/// most other addresses.
 static FIRST_VARIABLE: AtomicU64 = AtomicU64::new(u64::MAX);
 static END_OF_VARIABLES: AtomicU64 = AtomicU64::new(0);
 
-/// CUDA 12.1 and later allow 32,764 bytes.
+/// The maximum size of parameters that the client accepts from a worker. CUDA 12.1 and later allow 32,764 bytes.
 const MAX_PARAMETER_BYTES: usize = 1 << 16;
 
-/// More values of a function's attributes than this are forgotten together.
+/// The maximum number of cached attribute values of a function. When it is reached, all are dropped.
 const MOST_TAKEN: usize = 64;
 
 pub struct Module {
     pub handle: usize,
     pub id: u64,
     pub live: Arc<Live>,
-    /// The device memory that the module takes.
+    /// The number of bytes of device memory that the module takes.
     bytes: u64,
     /// The names of its kernels.
     kernels: Vec<String>,
     functions: Mutex<HashMap<u32, Arc<Function>>>,
-    /// Variables that the program asked for, each with a number that no other memory of the process gets.
+    /// The variables that the program requested. Each has an id that is unique for all memory of the process.
     globals: Mutex<HashMap<String, (Symbol, u64)>>,
 }
 
 pub struct Function {
     pub handle: usize,
     pub module: Arc<Owner>,
-    /// The function's place in the module's list.
+    /// The index of the function in the module's list.
     pub index: u32,
     pub c_name: CString,
     description: OnceLock<Description>,
     attributes: Mutex<HashMap<u32, i32>>,
-    /// Attributes and values that the driver took before: it takes them again.
+    /// The attributes and values that the driver has accepted. It will accept them again.
     taken: Mutex<HashSet<(u32, i32)>>,
     /// The limits that every launch is checked against.
     limits: Limits,
-    /// The state that launches from before CUDA 4.0 use.
+    /// The state for the launch functions from before CUDA 4.0.
     pub old_launch: OldLaunch,
 }
 
-/// The properties of a kernel, which are known from its first use on: that loads it.
+/// The properties of a kernel. They are known after its first use, which loads the kernel.
 pub struct Description {
     pub info: KernelInfo,
-    /// Bytes of the parameter buffer.
+    /// The size of the parameter buffer in bytes.
     pub parameter_bytes: usize,
 }
 
-/// The part of a module that its functions need; it does not keep the module loaded.
+/// The part of a module that its functions need. It does not keep the module loaded.
 pub struct Owner {
     pub id: u64,
     pub handle: usize,
@@ -88,8 +88,10 @@ pub struct Owner {
 }
 
 impl Module {
+    /// Loads an image into a context.
+    ///
     /// # Errors
-    /// The compiler's or loader's code; the log goes to `options`.
+    /// The compiler's or loader's code. The log is stored in `options`.
     pub fn load(live: &Arc<Live>, image: &Image, options: &JitOptions) -> Result<Arc<Module>, Code> {
         let id = mint();
         let upload = image.for_device(live.device, options);
@@ -116,6 +118,8 @@ impl Module {
             .ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
+    /// Unloads the module.
+    ///
     /// # Errors
     /// The session's sticky error.
     pub fn unload(&self) -> Result<(), Code> {
@@ -138,15 +142,19 @@ impl Module {
         &self.kernels
     }
 
+    /// Returns the kernel with this name.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_FOUND`.
+    /// `CUDA_ERROR_NOT_FOUND` if there is none.
     pub fn function_named(&self, name: &str) -> Result<Arc<Function>, Code> {
         let index = self.kernels.iter().position(|kernel| kernel == name).ok_or(CUDA_ERROR_NOT_FOUND)?;
         self.function(index as u32)
     }
 
+    /// Returns the kernel with this index.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_FOUND`.
+    /// `CUDA_ERROR_NOT_FOUND` if there is none.
     pub fn function(&self, index: u32) -> Result<Arc<Function>, Code> {
         let name = self.kernels.get(index as usize).ok_or(CUDA_ERROR_NOT_FOUND)?;
         let mut functions = lock(&self.functions);
@@ -166,10 +174,10 @@ impl Module {
         Ok(function)
     }
 
-    /// Address and size of a variable.
+    /// Returns the address and size of a variable.
     ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_FOUND`.
+    /// `CUDA_ERROR_NOT_FOUND` if there is none of this name.
     pub fn global(&self, name: &str) -> Result<Symbol, Code> {
         if let Some((symbol, _)) = lock(&self.globals).get(name) {
             return Ok(symbol.clone());
@@ -188,8 +196,8 @@ impl Module {
     }
 }
 
-/// Logs one line for the person who runs the program: the code alone rarely says what to do, and few programs ask for
-/// the log.
+/// Logs the compiler's or loader's message for the user. Few programs request this log, and the code alone rarely
+/// helps.
 fn tell(code: Code, log: &str) {
     let reason = log.split_whitespace().collect::<Vec<_>>().join(" ");
     if !reason.is_empty() {
@@ -197,17 +205,17 @@ fn tell(code: Code, log: &str) {
     }
 }
 
-/// Whether a kernel has no more parameters than CUDA allows; a peer that claims more is not believed.
+/// Returns whether the kernel's parameters fit into CUDA's limit. A worker's answer that exceeds it is invalid.
 fn has_sane_parameters(kernel: &KernelInfo) -> bool {
     kernel.params.iter().all(|p| p.offset.checked_add(p.size).is_some_and(|end| end as usize <= MAX_PARAMETER_BYTES))
 }
 
 impl Function {
-    /// Loads the kernel at its first use. No lock is held meanwhile: loading may wait for a kernel which runs until
-    /// another thread launches something.
+    /// Returns the kernel's properties. The first call loads the kernel, without holding a lock: loading may wait for a
+    /// kernel which runs until another thread launches something.
     ///
     /// # Errors
-    /// Why it cannot be loaded, or the session's sticky error.
+    /// The reason why it cannot be loaded, or the session's sticky error.
     pub fn description(&self) -> Result<&Description, Code> {
         if let Some(description) = self.description.get() {
             return Ok(description);
@@ -236,27 +244,29 @@ impl Function {
         loads_eagerly() || self.description.get().is_some()
     }
 
+    /// Returns the value of an attribute.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for an attribute that there is not, or as [`Function::description`].
+    /// `CUDA_ERROR_INVALID_VALUE` for an unknown attribute, or those of [`Function::description`].
     pub fn attribute(&self, attribute: u32) -> Result<i32, Code> {
         self.description()?;
         lock(&self.attributes).get(&attribute).copied().ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Returns the most threads of a block, 0 before the kernel is loaded.
+    /// Returns the maximum number of threads of a block, or 0 before the kernel is loaded.
     pub fn max_threads(&self) -> u32 {
         self.limits.now().threads
     }
 
-    /// Returns the rules of a launch; empty before the kernel is loaded.
+    /// Returns the limits for a launch. They are empty before the kernel is loaded.
     pub fn launch_rules(&self) -> LaunchRules {
         self.limits.now()
     }
 
-    /// The attributes whose values are not those of the image, in a fixed order.
+    /// Returns the attributes whose values differ from those of the image, in a fixed order.
     ///
     /// # Errors
-    /// As [`Function::description`].
+    /// Those of [`Function::description`].
     pub fn changed_attributes(&self) -> Result<Vec<(u32, i32)>, Code> {
         let image = &self.description()?.info.attributes;
         let attributes = lock(&self.attributes);
@@ -266,12 +276,12 @@ impl Function {
         Ok(changed)
     }
 
-    /// Sets an attribute. Libraries set attributes before each launch, mostly to the value that they have. The worker
-    /// gives each launch the values of its arrival, so that only a value that is new to the driver, and that it might
-    /// refuse, has to be waited for.
+    /// Sets an attribute. Libraries do that before each launch, usually without changing the value. The worker gives
+    /// each launch the values at the time of its arrival. So the call waits only for a new value that the driver might
+    /// reject.
     ///
     /// # Errors
-    /// The driver's code for a value that it does not take.
+    /// The driver's code, if the driver rejects the value.
     pub fn set_attribute(&self, attribute: u32, value: i32) -> Result<(), Code> {
         let session = &self.module.live.session;
         session.check()?;
@@ -305,8 +315,8 @@ impl Function {
     }
 }
 
-/// Whether every driver takes this value. As CUDA documents `cuFuncSetAttribute`: static and dynamic shared memory
-/// together fit the device's largest block, and the carve-out is a hint in percent, or -1 for none.
+/// Returns whether every driver accepts this value, as CUDA documents for `cuFuncSetAttribute`: static and dynamic
+/// shared memory together fit into the device's largest block, and the carve-out is a hint in percent, or -1 for none.
 fn may_be_set(attribute: u32, value: i32, now: &HashMap<u32, i32>, most_shared: impl FnOnce() -> i32) -> bool {
     match attribute {
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => now
@@ -318,8 +328,10 @@ fn may_be_set(attribute: u32, value: i32, now: &HashMap<u32, i32>, most_shared: 
     }
 }
 
+/// Returns the module with this handle.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`.
+/// `CUDA_ERROR_INVALID_HANDLE` if there is none.
 pub fn get(handle: CUmodule) -> Result<Arc<Module>, Code> {
     process::check_initialised()?;
     let module = MODULES.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
@@ -327,14 +339,17 @@ pub fn get(handle: CUmodule) -> Result<Arc<Module>, Code> {
     Ok(module)
 }
 
+/// Returns the function with this handle.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_HANDLE`.
+/// `CUDA_ERROR_INVALID_HANDLE` if there is none.
 pub fn function(handle: CUfunction) -> Result<Arc<Function>, Code> {
     process::check_initialised()?;
     FUNCTIONS.get(handle.addr()).ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
-/// Returns the variable of a module that lies at this address, if the program asked for its address.
+/// Returns the module's variable that contains this address, if the program has requested its address. Also returns its
+/// context and id.
 pub fn variable_at(address: u64) -> Option<(Arc<Live>, Symbol, u64)> {
     if address < FIRST_VARIABLE.load(SeqCst) || address >= END_OF_VARIABLES.load(SeqCst) {
         return None;
