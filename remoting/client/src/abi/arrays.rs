@@ -1,4 +1,4 @@
-//! Arrays and texture and surface objects. Mipmaps and cubemaps are not provided.
+//! Arrays, texture objects and surface objects. Mipmaps and cubemaps are not supported.
 
 use crate::Code;
 use crate::boundary::{input, refused, write};
@@ -27,7 +27,7 @@ fn array(handle: CUarray) -> Result<Arc<Array>, Code> {
     arrays::get(handle.addr())
 }
 
-/// Says what is not provided, if that is why it failed.
+/// Logs `what` if the call failed because it is not supported.
 fn named<T>(made: Result<T, Code>, what: &'static str) -> Result<T, Code> {
     made.inspect_err(|code| {
         if *code == CUDA_ERROR_NOT_SUPPORTED {

@@ -1,5 +1,5 @@
-//! Copies in batches: each goes the way that it would alone, in the stream's order. The attributes are hints about when
-//! and where a source may be read; reading it at the call or in order is always right.
+//! Copies in batches. Each copy runs like a single copy, in the stream's order. The attributes are hints that allow
+//! reading a source at other times, so reading it at the call or in stream order is always correct.
 
 use super::copy::{anywhere, box_anywhere};
 use crate::Code;
@@ -12,7 +12,7 @@ use driverapi::types::{CUDA_MEMCPY3D_BATCH_OP, CUdeviceptr, CUmemcpyAttributes, 
 use std::ffi::c_ulonglong;
 use std::ptr;
 
-/// The value of `failIdx` when no single copy is at fault.
+/// The value of `failIdx` if no single copy is at fault.
 const NO_COPY: usize = usize::MAX;
 
 stream_exports! {
@@ -89,7 +89,7 @@ stream_exports! {
     }
 }
 
-/// CUDA documents that the default streams take no batches.
+/// Returns whether a stream accepts batches. CUDA documents that the default streams do not.
 fn takes_batches(stream: CUstream) -> bool {
     ![ptr::null_mut(), CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream)
 }
@@ -97,7 +97,7 @@ fn takes_batches(stream: CUstream) -> bool {
 /// Copies a batch of boxes, like [`batch`].
 ///
 /// # Safety
-/// As for the exported functions.
+/// Same as for the exported functions.
 unsafe fn batch_of_boxes(
     count: usize,
     boxes: *const CUDA_MEMCPY3D_BATCH_OP,
@@ -114,10 +114,10 @@ unsafe fn batch_of_boxes(
     boxes.iter().enumerate().try_for_each(|(copy, each)| run(each).map_err(|code| (copy, code)))
 }
 
-/// The error names the copy that failed; those before it are under way.
+/// Copies a batch. An error contains the index of the copy that failed; the copies before it have been started.
 ///
 /// # Safety
-/// As for the exported functions.
+/// Same as for the exported functions.
 unsafe fn batch(
     to: *const CUdeviceptr,
     from: *const CUdeviceptr,

@@ -1,4 +1,4 @@
-//! Stream capture.
+//! The entry points for stream capture, such as `cuStreamBeginCapture`.
 
 use crate::Code;
 use crate::boundary::DefaultStream;
@@ -48,7 +48,7 @@ stream_exports! {
     fn cuStreamEndCapture | cuStreamEndCapture_ptsz(stream: CUstream, graph: *mut CUgraph) |default| {
         let stream_id = stream::find(stream, default)?.stream_id;
         let ended = GRAPHS.end_capture(stream_id);
-        // A program that captured into a graph of its own has the handle already.
+        // A program that captures into its own graph already has the handle.
         if !graph.is_null() {
             write(graph, without_provenance_mut(ended.unwrap_or(0)))?;
         }
@@ -110,13 +110,13 @@ stream_exports! {
     }
 }
 
-/// Nodes as the program lists them, with their edges where it gives any.
+/// Reads a list of nodes, and their edges if the program passes any.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a null pointer, or an edge that CUDA does not define.
 ///
 /// # Safety
-/// The lists are valid for reads of `count` values; that of edges may be null.
+/// The lists are valid for reads of `count` values; the list of edges may be null.
 pub unsafe fn dependencies(
     nodes: *const CUgraphNode,
     edges: *const CUgraphEdgeData,
@@ -153,7 +153,7 @@ fn update(stream: CUstream, default: DefaultStream, after: &[Dependency], flags:
     GRAPHS.with(|captures| captures.update(stream_id, after, replace))
 }
 
-/// Destinations of a query's answers; all but the status may be null.
+/// The pointers at which a query stores its results. All but `status` may be null.
 struct Answers {
     status: *mut c_uint,
     id: *mut u64,
@@ -172,7 +172,7 @@ const NO_ANSWERS: Answers = Answers {
     count: null_mut(),
 };
 
-/// The last answer about a stream's dependencies: the program reads it until it uses the stream again.
+/// The last result of a query for a stream's dependencies. The program may read it until it uses the stream again.
 type Told = (Vec<usize>, Vec<CUgraphEdgeData>);
 static TOLD: Mutex<Option<HashMap<u64, Told>>> = Mutex::new(None);
 
@@ -189,7 +189,7 @@ unsafe fn tell(stream: CUstream, default: DefaultStream, to: Answers) -> Result<
             (number, CU_STREAM_CAPTURE_STATUS_ACTIVE, Some((graph, dependencies)))
         }
     };
-    // SAFETY: as the caller of the exported function vouches; the answer lives until the next one.
+    // SAFETY: as the caller of the exported function vouches; the result stays valid until the next query.
     unsafe {
         if let Some((graph, dependencies)) = active {
             let has_edges = dependencies.iter().any(|each| each.edge != Edge::default());

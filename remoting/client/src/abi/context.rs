@@ -1,4 +1,4 @@
-//! Contexts.
+//! The entry points for contexts, such as `cuCtxCreate`.
 
 use crate::Code;
 use crate::boundary::{write, write_optional};
@@ -18,7 +18,7 @@ use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Version of the context interface that `cuCtxGetApiVersion` reports.
+/// The version that `cuCtxGetApiVersion` reports.
 const API_VERSION: c_uint = 3020;
 
 exports! {
@@ -151,7 +151,7 @@ exports! {
         access.end()
     }
 
-    /// No profiler is ever attached.
+    /// Returns success without effect, because no profiler is ever attached.
     fn cuProfilerStart() { context::current().map(drop) }
 
     fn cuProfilerStop() { context::current().map(drop) }
@@ -201,8 +201,10 @@ unsafe fn pop(to: *mut CUcontext) -> Result<(), Code> {
     Ok(())
 }
 
+/// Returns the id of a context, or of the current context for a null handle.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_CONTEXT`.
+/// `CUDA_ERROR_INVALID_CONTEXT` if there is none.
 pub fn id_of(context: CUcontext) -> Result<u64, Code> {
     Ok(given_or_current(context)?.live()?.id)
 }
@@ -211,7 +213,7 @@ fn given_or_current(handle: CUcontext) -> Result<Arc<Context>, Code> {
     if handle.is_null() { context::current_context() } else { context::get(handle) }
 }
 
-/// Checks that the flags have at most one way of waiting, and no unknown flag.
+/// Checks that the flags select at most one way of waiting and contain no unknown flag.
 fn check_flags(flags: c_uint) -> Result<(), Code> {
     let one_way = (flags & CU_CTX_SCHED_MASK).count_ones() <= 1;
     if one_way && flags & !CU_CTX_FLAGS_MASK == 0 { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
@@ -224,7 +226,7 @@ fn set_primary_flags(device: CUdevice, flags: c_uint) -> Result<(), Code> {
     Ok(())
 }
 
-/// A context whose streams capture cannot be waited for.
+/// Checks that no stream of the context is capturing. Such a context cannot be waited for.
 fn check_no_capture(live: &Live) -> Result<(), Code> {
     GRAPHS.ask(|captures| captures.check_context(live.id))?;
     GRAPHS.check_call()

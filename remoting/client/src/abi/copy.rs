@@ -1,4 +1,4 @@
-//! Copies. The host side of a box may have any steps.
+//! The entry points for copies. The host side of a box may have any distance between rows and slices.
 
 use crate::Code;
 use crate::boundary::DefaultStream;
@@ -181,7 +181,7 @@ stream_exports! {
     }
 }
 
-/// Copies between any two places, in the stream's order.
+/// Copies between any two kinds of memory, in the stream's order.
 pub fn anywhere(stream: CUstream, default: DefaultStream, to: u64, from: u64, len: usize) -> Result<(), Code> {
     linear(stream, default, UNIFIED, to, from, len, Asynchronous)
 }
@@ -222,14 +222,14 @@ fn run(stream: CUstream, default: DefaultStream, copying: Copying, timing: Timin
     copy::run_on(&target, &copying, timing)
 }
 
-/// A stretch of an array, from a byte on.
+/// A range of an array that starts at a byte offset.
 type Stretch = (CUarray, usize);
 
 fn stretch((array, offset): Stretch, len: usize) -> Result<(Side, Shape), Code> {
     arrays::get(array.addr())?.stretch(offset as u64, len as u64)
 }
 
-/// Describes memory without gaps that receives, or supplies, the bytes of a stretch.
+/// Returns a side without gaps, for memory that receives or supplies the bytes of a range of an array.
 fn packed((address, place): (u64, Place), shape: &Shape) -> (Side, Place) {
     (Side { address, pitch: shape.width, slice: shape.width * shape.height }, place)
 }
@@ -309,7 +309,7 @@ fn of_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<BoxCopy, Code> {
 }
 
 impl End {
-    /// Returns the start of the box and its steps. Zero steps mean rows and slices without gaps.
+    /// Returns the start of the box, and its distances between rows and slices. A distance of 0 means no gaps.
     fn side(&self, shape: &Shape) -> Result<Side, Code> {
         if self.kind == CU_MEMORYTYPE_ARRAY {
             return arrays::get(self.array.addr())?.side(self.offset, shape);
@@ -336,23 +336,23 @@ fn boxed(stream: CUstream, default: DefaultStream, copy: &BoxCopy, timing: Timin
     run(stream, default, copy.copying()?, timing)
 }
 
-/// Copies a box between any two places, in the order of a stream.
+/// Copies a box between any two kinds of memory, in the order of a stream.
 ///
 /// # Errors
-/// As [`describe_3d`], and as the copy.
+/// Those of [`describe_3d`], and of the copy.
 pub fn box_anywhere(stream: CUstream, default: DefaultStream, copy: &CUDA_MEMCPY3D_PEER) -> Result<(), Code> {
     boxed(stream, default, &of_3d(copy)?, Asynchronous)
 }
 
-/// A box copy as a node of a graph describes it.
+/// Converts CUDA's description of a box copy.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_INVALID_HANDLE` for what is no array.
+/// `CUDA_ERROR_INVALID_VALUE`, or `CUDA_ERROR_INVALID_HANDLE` if a handle is not that of an array.
 pub fn describe_3d(copy: &CUDA_MEMCPY3D_PEER) -> Result<Copying, Code> {
     of_3d(copy)?.copying()
 }
 
-/// The opposite of [`describe_3d`].
+/// Converts a copy back to CUDA's description, the opposite of [`describe_3d`].
 pub fn box_of(copying: &Copying) -> CUDA_MEMCPY3D_PEER {
     let end = |&(side, place): &(Side, Place)| BoxEnd {
         kind: match place {

@@ -1,4 +1,4 @@
-//! Devices: everything is answered from the snapshot that came with Hello.
+//! The entry points for devices. All results come from the description in the appliance's `Hello`.
 
 use crate::Code;
 use crate::boundary::{failed, guard, text, write, write_text};
@@ -113,8 +113,10 @@ export_with_caller! {
     fn cuDeviceGetAttribute(value, attribute, device) = attribute_for_caller;
 }
 
+/// Implements `cuDeviceGetAttribute`. `caller` is the address that the call returns to.
+///
 /// # Safety
-/// As for an exported function.
+/// Same as for an exported function.
 unsafe extern "C" fn attribute_for_caller(
     value: *mut c_int,
     attribute: c_uint,
@@ -127,8 +129,8 @@ unsafe extern "C" fn attribute_for_caller(
         if attribute == 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        // Only the snapshot of a software GPU knows what to answer libraries; a real GPU gives every caller the same
-        // answer.
+        // Only the description of a software GPU has separate values for NVIDIA's libraries. A real GPU gives every
+        // caller the same value.
         let library = for_libraries(attribute);
         let told =
             library != attribute && device.info.attributes.contains_key(&(library as i32)) && is_cuda_library(caller);
@@ -141,7 +143,7 @@ unsafe extern "C" fn attribute_for_caller(
     code
 }
 
-/// The place on the bus is the share's own, whatever the snapshot says.
+/// Returns an attribute's value. The PCI address is the share's own, whatever the GPU's attributes contain.
 fn attribute_of(device: &Device, attribute: u32) -> c_int {
     match attribute {
         CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => device.info.pci[0] as c_int,
@@ -151,7 +153,7 @@ fn attribute_of(device: &Device, attribute: u32) -> c_int {
     }
 }
 
-/// `[domain:]bus:device[.function]` in hexadecimal.
+/// Parses `[domain:]bus:device[.function]` in hexadecimal.
 fn parse_pci(text: &str) -> Option<[u32; 3]> {
     let text = text.split_once('.').map_or(text, |(place, _)| place);
     let parts: Option<Vec<u32>> = text.split(':').map(|part| u32::from_str_radix(part, 16).ok()).collect();

@@ -1,4 +1,4 @@
-//! The driver itself: start, version, error texts, the addresses of its functions, private tables.
+//! The entry points for the driver itself: start, version, error texts, addresses of its functions, private tables.
 
 use crate::Code;
 use crate::boundary::{LEGACY, PER_THREAD, input, text, write, write_optional};
@@ -72,7 +72,7 @@ early_exports! {
     }
 }
 
-/// Unknown codes have no name.
+/// Stores the name of an error code. An unknown code has no name, so null is stored.
 unsafe fn write_name(to: *mut *const c_char, name: Option<&'static CStr>) -> Result<(), Code> {
     // SAFETY: as the caller of the exported function vouches.
     unsafe {
@@ -92,7 +92,8 @@ unsafe fn find_function(
     unsafe {
         let name = text(name)?.to_str().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         let version = u32::try_from(version).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-        // The newest driver that this library can stand for: programs ask before any appliance is reached.
+        // The version is the newest that this library supports, because programs call this before any appliance is
+        // reached.
         let answer = proc_address::resolve(PROC_TABLE, CUDA_VERSION, name, version, flags, &sys::own_function);
         if answer.is_unknown() {
             log::line(Level::Debug, &format!("cuGetProcAddress: there is no {name} for CUDA {version}"));
@@ -101,7 +102,7 @@ unsafe fn find_function(
         write(address, answer.address.cast_mut())?;
         write_optional(status, answer.status);
         match answer.result {
-            // Without a place for the status, a missing function is an error.
+            // If the program passes no pointer for the status, a missing function is an error.
             0 if answer.address.is_null() && status.is_null() => Err(CUDA_ERROR_NOT_FOUND),
             0 => Ok(()),
             code => Err(code),
@@ -109,7 +110,7 @@ unsafe fn find_function(
     }
 }
 
-/// The services that NVIDIA's libraries reach through the private tables.
+/// The services that NVIDIA's libraries call through the private tables.
 struct Tables;
 
 impl Host for Tables {
@@ -143,7 +144,7 @@ impl Host for Tables {
 
     fn load_module(&self, image: *const c_void) -> Result<CUmodule, Code> {
         let mut module = without_provenance_mut(0);
-        // SAFETY: a place of our own; the caller vouches for the image.
+        // SAFETY: the pointer is to a variable of this function; the caller vouches for the image.
         match unsafe { super::module::cuModuleLoadData(&raw mut module, image) } {
             CUDA_SUCCESS => Ok(module),
             code => Err(code),

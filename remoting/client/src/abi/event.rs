@@ -1,4 +1,4 @@
-//! Events.
+//! The entry points for events, such as `cuEventRecord`.
 
 use crate::Code;
 use crate::boundary::DefaultStream;
@@ -73,7 +73,8 @@ stream_exports! {
     }
 }
 
-/// Events of captures are not for the program, and captures may forbid the question.
+/// Checks that the program may wait for the event or query it. Fails if a capture has recorded the event, or if a
+/// capture forbids such calls.
 fn check(event: &Event) -> Result<(), Code> {
     GRAPHS.ask(|captures| captures.check_event(event.id))?;
     GRAPHS.check_call()
@@ -85,7 +86,7 @@ fn record(event: CUevent, stream: CUstream, default: DefaultStream, flags: c_uin
     if flags == CU_EVENT_RECORD_EXTERNAL && graph::capture(&target, || Ok(Work::Record(Arc::clone(&event))))? {
         return Ok(());
     }
-    // Events outside a graph that is being captured have no external records.
+    // Outside of a capture, an event cannot have an external record.
     if flags != CU_EVENT_RECORD_DEFAULT {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -97,13 +98,13 @@ fn record(event: CUevent, stream: CUstream, default: DefaultStream, flags: c_uin
 
 fn elapsed(start: CUevent, end: CUevent) -> Result<f32, Code> {
     let (start, end) = (event::get(start)?, event::get(end)?);
-    // Devices have clocks of their own.
+    // Each device has its own clock, so times of two devices cannot be compared.
     let one_device = start.live.device.ordinal == end.live.device.ordinal;
     let comparable = one_device && start.is_timed() && end.is_timed();
     if !comparable || !start.is_recorded() || !end.is_recorded() {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
-    // The worker may hold a record back, which its driver then knows nothing of.
+    // The worker may delay a record, and its driver does not know a delayed record.
     start.query()?;
     end.query()?;
     let mut payload = Writer::new();

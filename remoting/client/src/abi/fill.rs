@@ -1,4 +1,4 @@
-//! Fills. The types of the values say how large an element is.
+//! The entry points for fills. The type of the value determines the size of an element.
 
 use crate::boundary::DefaultStream;
 use crate::copies::copy::Timing::{self, Asynchronous, Synchronous};

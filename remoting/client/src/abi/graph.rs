@@ -1,4 +1,4 @@
-//! Graphs with their edges, what is asked of them, and the objects that live as long as they do.
+//! The entry points for graphs: their edges, queries, and objects that are destroyed with a graph.
 
 use super::capture::dependencies;
 use super::graph_nodes::context_of;
@@ -189,7 +189,7 @@ exports! {
         write(value.cast(), bytes)
     }
 
-    /// Resets a high-water mark: the only value accepted is 0, which sets the mark to what is used now.
+    /// Resets a peak value. Only 0 is accepted, and it sets the peak to the present use.
     fn cuDeviceSetGraphMemAttribute(device: CUdevice, attribute: c_uint, value: *mut c_void) {
         let ordinal = devices::get(device)?.ordinal;
         let used = match attribute {
@@ -204,11 +204,11 @@ exports! {
         Ok(())
     }
 
-    /// Memory of graphs is kept no longer than they are, so there is nothing to give back.
+    /// Returns success without effect, because memory of graphs is freed with the graphs.
     fn cuDeviceGraphMemTrim(device: CUdevice) { devices::get(device).map(drop) }
 }
 
-/// A node as `cuGraphDebugDotPrint` shows it.
+/// Returns the text that `cuGraphDebugDotPrint` shows for a node.
 fn label(id: NodeId, work: &Work) -> String {
     let what = match work {
         Work::Launch(prepared) => {
@@ -245,8 +245,8 @@ fn waiting(node: CUgraphNode) -> Result<Vec<(NodeId, Edge)>, Code> {
     Ok(lock(&GRAPHS.graph_of(node.addr())?).dependents(node.addr()).collect())
 }
 
-/// Answers a list by CUDA's rule: without room, stores the number; with room, fills the list and sets the rest to
-/// zeros. Edge data may be left out where all is 0.
+/// Stores a list by CUDA's rules. If the program passes no list, stores only the length; otherwise fills the list and
+/// sets the rest to zeros. The edge data may be omitted if all of it is 0.
 unsafe fn tell_nodes(
     found: &[(NodeId, Edge)],
     nodes: *mut CUgraphNode,

@@ -1,4 +1,4 @@
-//! Executable graphs: they are instantiated, launched, and changed.
+//! The entry points that instantiate, launch and change executable graphs.
 
 use super::graph_nodes::{changed_work, copy_work, fill_work, host_work, launch_work};
 use crate::Code;
@@ -177,7 +177,7 @@ unsafe fn instantiate(executable: *mut CUgraphExec, graph: CUgraph, flags: u64) 
     unsafe { write(executable, without_provenance_mut(made.handle)) }
 }
 
-/// Changes the copy of a node in an executable, named by the node of the graph or of one within it.
+/// Changes a node of an executable. `node` is the handle of the original node in the graph, or in a child graph.
 fn change(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -193,7 +193,7 @@ fn set(executable: CUgraphExec, node: CUgraphNode, work: Work) -> Result<(), Cod
     })
 }
 
-/// Replaces the works in a child graph node of an executable with those of a graph of the same form.
+/// Replaces the works of a child graph node of an executable with the works of a graph of the same shape.
 fn set_child(executable: CUgraphExec, node: CUgraphNode, child: CUgraph) -> Result<(), Code> {
     let child = GRAPHS.graph(child.addr())?;
     change(executable, node, |node| {
@@ -202,14 +202,14 @@ fn set_child(executable: CUgraphExec, node: CUgraphNode, child: CUgraph) -> Resu
     })
 }
 
-/// Gives an executable the works of a graph, or reports what does not fit.
+/// Updates an executable with the works of a graph. Returns the reason if the graph does not fit.
 fn take_over(executable: CUgraphExec, graph: CUgraph) -> Result<CUgraphExecUpdateResultInfo, Code> {
     let from = GRAPHS.graph(graph.addr())?;
     lock(&from).check_not_moved()?;
     executable::get(executable.addr())?.change(|graph| Ok(Misfit::told(update(graph, &lock(&from), &may_become).err())))
 }
 
-/// Whether a work of an executable may become another of its kind.
+/// Checks that the work of a node in an executable may be replaced. The error is a graph update result.
 fn may_become(old: &Work, new: &Work) -> Result<(), u32> {
     match (old, new) {
         (Work::Launch(old), Work::Launch(new)) if old.context() != new.context() => {
@@ -220,7 +220,7 @@ fn may_become(old: &Work, new: &Work) -> Result<(), u32> {
         {
             Err(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
         }
-        // The graphs that a conditional node chooses from belong to the executable.
+        // The graphs that a conditional node selects from belong to the executable.
         (Work::Conditional(_), _) => Err(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED),
         _ => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! The nodes of graphs: they are added, described, and changed.
+//! The entry points that add, read and change nodes of graphs.
 
 use super::capture::dependencies;
 use super::copy::{box_of, describe_3d};
@@ -294,7 +294,7 @@ unsafe fn add(
     unsafe { write(node, without_provenance_mut(added)) }
 }
 
-/// Adds a node of any kind; an allocation's address is written to where it was described.
+/// Adds a node of any kind. For an allocation, stores its address in the program's parameters.
 unsafe fn add_any(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -329,10 +329,10 @@ pub fn context_of(handle: CUcontext) -> Result<Arc<Live>, Code> {
     if handle.is_null() { context::current() } else { context::get(handle)?.live() }
 }
 
-/// A kernel node as the program describes it.
+/// Converts a program's description of a kernel node.
 ///
 /// # Errors
-/// As a launch of the same kind.
+/// Those of a launch of the same kind.
 ///
 /// # Safety
 /// The parameters are as CUDA documents them for `cuLaunchKernel`.
@@ -341,8 +341,10 @@ pub unsafe fn launch_work(params: &CUDA_KERNEL_NODE_PARAMS) -> Result<Work, Code
     unsafe { Ok(Work::Launch(Arc::new(prepare(&context_of(params.ctx)?, params)?))) }
 }
 
+/// Converts a program's description of a copy node.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for places that are not what the copy says, or a copy of nothing.
+/// `CUDA_ERROR_INVALID_VALUE` for memory that is not of the declared kind, or an empty copy.
 pub fn copy_work(params: &CUDA_MEMCPY3D, context: CUcontext) -> Result<Work, Code> {
     let copying = describe_3d(params)?;
     if copying.shape.is_empty() {
@@ -352,15 +354,19 @@ pub fn copy_work(params: &CUDA_MEMCPY3D, context: CUcontext) -> Result<Work, Cod
     Ok(Work::Copy(copying))
 }
 
+/// Converts a program's description of a fill node.
+///
 /// # Errors
-/// As [`fill::find`].
+/// Those of [`fill::find`].
 pub fn fill_work(params: CUDA_MEMSET_NODE_PARAMS, context: CUcontext) -> Result<Work, Code> {
     fill::find(&*context_of(context)?, &params)?;
     Ok(Work::Fill(params))
 }
 
+/// Converts a program's description of a host function node.
+///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for no function.
+/// `CUDA_ERROR_INVALID_VALUE` if there is no function.
 pub fn host_work(params: CUDA_HOST_NODE_PARAMS) -> Result<Work, Code> {
     let CUDA_HOST_NODE_PARAMS { fn_: function, userData } = params;
     function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -385,6 +391,8 @@ unsafe fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Arc<graphs::
     graph::allocate(&live, params.bytesize as u64)
 }
 
+/// Returns the work of a node that frees memory.
+///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for an address that no node allocates.
 pub fn free_work(address: CUdeviceptr) -> Result<Work, Code> {
@@ -394,12 +402,12 @@ pub fn free_work(address: CUdeviceptr) -> Result<Work, Code> {
 /// Converts the general form of node parameters to the node's new work.
 ///
 /// # Errors
-/// `CUDA_ERROR_NOT_SUPPORTED` for nodes that cannot be changed, or are not provided.
+/// `CUDA_ERROR_NOT_SUPPORTED` for nodes that cannot be changed or are not supported.
 ///
 /// # Safety
 /// The parameters are as CUDA documents them for their type.
 pub unsafe fn changed_work(params: &CUgraphNodeParams) -> Result<Work, Code> {
-    // SAFETY: as the caller vouches; the type says which member holds.
+    // SAFETY: as the caller vouches; the type determines the member of the union.
     unsafe {
         match params.type_ {
             CU_GRAPH_NODE_TYPE_KERNEL => launch_work(&params.of.kernel),
@@ -418,13 +426,13 @@ pub unsafe fn changed_work(params: &CUgraphNodeParams) -> Result<Work, Code> {
     }
 }
 
-/// A node's parameters, if it is of a kind.
+/// Returns a node's parameters, if the node is of this kind.
 fn describe(node: CUgraphNode, kind: c_uint) -> Result<CUgraphNodeParams, Code> {
     let work = GRAPHS.work_of(node.addr())?;
     if graphs::Work::kind(&work) == kind { Ok(params_of(&work)) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
-/// Returns a node's parameters. Their pointers are valid as long as the node does the same work.
+/// Returns a node's parameters. Their pointers are valid until the node's work changes.
 fn params_of(work: &Work) -> CUgraphNodeParams {
     let mut of = CUgraphNodeParams_union { bytes: [0; 29] };
     match work {

@@ -1,4 +1,5 @@
-//! Pinned memory of the program. It is memory of this process: the device reaches it by copies, or has a mirror of it.
+//! The entry points for pinned memory, which is memory of this process. The device accesses it by copies or by a
+//! mirror.
 
 use crate::Code;
 use crate::boundary::{guard, has_said, refused, write};
@@ -80,7 +81,7 @@ exports! {
     }
 }
 
-/// The page-locked memory that holds an address.
+/// Returns the page-locked memory that contains an address.
 fn page_locked(pointer: *mut c_void) -> Option<HostRange> {
     host::find(pointer.addr()).filter(|range| !range.kind.is_managed())
 }
@@ -95,7 +96,7 @@ unsafe fn allocate(to: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     }
     let (context, ordinal) = (live.handle, live.device.ordinal);
-    // Under unified addressing all of it is mapped.
+    // With unified addressing, all page-locked memory counts as mapped.
     let told = flags | CU_MEMHOSTALLOC_DEVICEMAP;
     let range = HostRange { start, size, flags: told, kind: HostKind::Allocated, context, ordinal };
     pinned::add(&live, range)?;
@@ -106,7 +107,8 @@ unsafe fn allocate(to: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(
     unsafe { write(to, std::ptr::with_exposed_provenance_mut(start)) }
 }
 
-/// Memory without a mirror can still be copied; asking for its device pointer, or launching with it, is an error.
+/// Ignores that memory has no mirror, because it can still be copied. A request for its device pointer and a launch
+/// with its address fail.
 fn mirror_if_possible(mirrored: Result<(), NoMirror>) -> Result<(), Code> {
     match mirrored {
         Ok(()) | Err(NoMirror::Budget { .. } | NoMirror::Elsewhere | NoMirror::Failed(CUDA_ERROR_OUT_OF_MEMORY)) => {

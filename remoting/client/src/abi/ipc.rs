@@ -1,4 +1,4 @@
-//! Memory and events that processes of one lease give each other by handles of 64 bytes.
+//! The entry points for sharing memory and events between processes of a lease. Processes exchange handles of 64 bytes.
 //!
 //! <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEM.html>, `cuIpc*`.
 
@@ -18,7 +18,7 @@ use driverapi::types::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle};
 use std::ffi::c_uint;
 use std::ptr::without_provenance_mut;
 
-/// The one flag there is, and it must be given.
+/// The only flag that CUDA defines. It is mandatory.
 const CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 
 fn ticket_of(place: &Place, device: &Device) -> Ticket {

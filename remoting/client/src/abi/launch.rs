@@ -1,4 +1,4 @@
-//! The functions that launch kernels.
+//! The entry points for launching kernels.
 
 use crate::boundary::{DefaultStream, input, inputs};
 use crate::graphs::graph::{self, GRAPHS, Work};
@@ -68,7 +68,7 @@ stream_exports! {
 /// Reads a launch configuration.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a null pointer, or as [`attribute`].
+/// `CUDA_ERROR_INVALID_VALUE` for a null pointer, or the errors of [`attribute`].
 ///
 /// # Safety
 /// `config` is null or valid for a read, and so are its attributes.
@@ -86,7 +86,8 @@ pub unsafe fn read_shape(config: *const CUlaunchConfig) -> Result<LaunchShape, C
     })
 }
 
-/// The attribute as it travels. Events are read by `launch::events`; graph nodes are not provided.
+/// Converts an attribute to the form that is sent. Returns `None` for events, which `launch::events` reads. Attributes
+/// for graph nodes are not supported.
 pub fn attribute(given: &CUlaunchAttribute) -> Option<Result<LaunchAttribute, Code>> {
     match given.id {
         CU_LAUNCH_ATTRIBUTE_IGNORE
@@ -94,7 +95,7 @@ pub fn attribute(given: &CUlaunchAttribute) -> Option<Result<LaunchAttribute, Co
         | CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT => None,
         CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => Some(Err(CUDA_ERROR_NOT_SUPPORTED)),
         id => {
-            // SAFETY: every byte pattern of the union is one of its padding.
+            // SAFETY: all bytes of the union are valid as its padding.
             let bytes = unsafe { given.value.pad };
             let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|k| bytes[i * 8 + k]));
             Some(Ok(LaunchAttribute { id, value: std::array::from_fn(word) }))
@@ -102,13 +103,13 @@ pub fn attribute(given: &CUlaunchAttribute) -> Option<Result<LaunchAttribute, Co
     }
 }
 
-/// Launches a function with what the program gave.
+/// Launches a function with the program's parameters.
 ///
 /// # Errors
-/// The code of a driver.
+/// The code that the driver would return.
 ///
 /// # Safety
-/// As `cuLaunchKernel`.
+/// Same as for `cuLaunchKernel`.
 pub unsafe fn launch(
     handle: CUfunction,
     mut shape: LaunchShape,
@@ -136,7 +137,7 @@ pub unsafe fn launch(
     GRAPHS.ask(|captures| captures.check_work(graph::for_capture(&target)))?;
     // SAFETY: as the caller of the exported function vouches.
     pinned::before_launch(&target, || unsafe { source.packed(kernel) })?;
-    // These are no longer events of a capture, if they were.
+    // If these events belonged to a capture, they do not any more.
     GRAPHS.ask(|captures| {
         let record = |named: &LaunchEvent| captures.record(named.event.id, graph::for_capture(&target)).map(drop);
         events.iter().try_for_each(record)

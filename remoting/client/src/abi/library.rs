@@ -1,4 +1,4 @@
-//! Libraries and kernels.
+//! The entry points for libraries and kernels.
 
 use crate::Code;
 use crate::abi::module::{check_settable, parameter};
@@ -91,7 +91,7 @@ exports! {
 
     fn cuLibraryGetManaged(address: *mut CUdeviceptr, size: *mut usize, library: CUlibrary, name: *const c_char) {
         let library = library::get(library)?;
-        // CUDA's runtime asks before it has a context.
+        // CUDA's runtime calls this before it has a context.
         let symbol = library.managed(&context::any()?, &text(name)?.to_string_lossy())?;
         write_optional(address, symbol.address);
         write_optional(size, symbol.size as usize);
@@ -129,7 +129,7 @@ exports! {
     fn cuKernelSetCacheConfig(kernel: CUkernel, config: c_uint, device: CUdevice) {
         library::kernel(kernel)?;
         devices::get(device)?;
-        // A preference that the driver is free to ignore; nothing can tell whether it was followed.
+        // The driver may ignore this preference, and no call reports whether it did.
         if config > 3 { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
@@ -149,7 +149,7 @@ exports! {
 unsafe fn check_options(options: *mut c_uint, count: c_uint) -> Result<(), Code> {
     // SAFETY: as the caller of the exported function vouches.
     let names = unsafe { inputs(options, count as usize)? };
-    // The options only concern how the image's memory is kept; it is copied here.
+    // The options only concern the storage of the program's image, which is copied here.
     if names.iter().all(|name| *name < CU_LIBRARY_NUM_OPTIONS) { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 

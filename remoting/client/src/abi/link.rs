@@ -1,4 +1,4 @@
-//! The linker: inputs are collected here, the appliance links them.
+//! The entry points for the linker. The client collects the inputs, and the appliance links them.
 
 use crate::Code;
 use crate::boundary::{text, write, write_optional};
@@ -28,12 +28,12 @@ struct LinkState {
     live: Arc<Live>,
     options: JitOptions,
     inputs: Mutex<Vec<Input>>,
-    /// The output that `cuLinkComplete` gave the program, with a trailing NUL if it is text; valid until the state is
-    /// destroyed.
+    /// The output that `cuLinkComplete` returned to the program, with a trailing NUL if it is text. Valid until the
+    /// link state is destroyed.
     output: OnceLock<Box<[u8]>>,
 }
 
-/// Kinds of input that exist.
+/// The kinds of input that CUDA defines.
 const INPUT_KINDS: std::ops::RangeInclusive<u32> = 0..=5;
 
 exports! {

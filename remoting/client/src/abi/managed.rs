@@ -1,4 +1,5 @@
-//! Managed memory. Advice and prefetches change nothing: all of it travels with launches and waits.
+//! The entry points for managed memory. Advice and prefetches have no effect on transfers: all managed memory is
+//! transferred at launches and waits.
 
 use crate::boundary::{DefaultStream, inputs, write};
 use crate::devices::{self, context};
@@ -12,7 +13,7 @@ use driverapi::managed::{check_advice, check_flags, check_location, location_of,
 use driverapi::types::{CUdevice, CUdeviceptr, CUmemLocation, CUstream};
 use std::ffi::{c_uint, c_ulonglong, c_void};
 
-/// A range: its address, its bytes and where they shall be.
+/// A range of memory: its address, its size in bytes, and the requested location.
 type Placed = (CUdeviceptr, usize, CUmemLocation);
 
 exports! {
@@ -110,7 +111,7 @@ stream_exports! {
         stream: CUstream,
     ) |default| {
         let ranges = inputs(addresses, count)?.into_iter().zip(inputs(sizes, count)?);
-        // The bytes may be anything from now on, hence also what they were.
+        // A discard allows any content, so the present content may stay.
         for (address, size) in ranges {
             managed::advised(address, size, |_, _| Ok(()))?;
         }
@@ -142,7 +143,8 @@ stream_exports! {
         let whole = managed::advised(address, 1, |known, _| Ok(known.addresses()))?;
         let fits = address == whole.start && (length == 0 || length as u64 == whole.end - whole.start);
         let known = matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST | CU_MEM_ATTACH_SINGLE);
-        // Every stream sees it at its turn: limiting it to one stream only loosens a promise that holds anyway.
+        // All streams see the memory in stream order. Attaching it to one stream only weakens a guarantee that always
+        // holds.
         if fits && known { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 }
@@ -166,7 +168,7 @@ fn prefetch(ranges: &[Placed], stream: CUstream, default: DefaultStream) -> Resu
     Ok(())
 }
 
-/// The ranges of a batch with their locations; location `i` is that of the ranges from `first_ranges[i]` on.
+/// Reads the ranges of a batch with their locations. Location `i` applies from range `first_ranges[i]` on.
 unsafe fn batch(
     addresses: *const CUdeviceptr,
     sizes: *const usize,
@@ -195,7 +197,7 @@ unsafe fn answer(
     }
     let words = managed::advised(address, count, |known, range| known.attribute(&range, attribute, size))?;
     for (place, word) in words.into_iter().enumerate() {
-        // SAFETY: as the caller of the exported function vouches; there are as many words as it said.
+        // SAFETY: as the caller of the exported function vouches; the buffer has as many words as the program said.
         unsafe { write(data.cast::<i32>().add(place), word)? };
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Device memory.
+//! The entry points for device memory.
 
 use crate::Code;
 use crate::boundary::{write, write_optional};
@@ -14,7 +14,7 @@ use driverapi::errors::*;
 use driverapi::types::CUdeviceptr;
 use std::ffi::c_uint;
 
-/// Rows of `cuMemAllocPitch` start at multiples of this.
+/// The alignment in bytes of the rows of `cuMemAllocPitch`.
 const PITCH_ALIGN: usize = 512;
 
 exports! {

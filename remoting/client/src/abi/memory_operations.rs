@@ -1,5 +1,6 @@
-//! Words that streams wait for and write. For those of device memory the worker's driver does both, in the order of its
-//! streams. A word of page-locked memory is written here, or waited for by a thread, when the stream gets there.
+//! The entry points for words that streams wait for and write. For words in device memory, the worker's driver does
+//! both in stream order. For words in page-locked memory, the client writes them, or waits on a thread, when the stream
+//! reaches the operation.
 
 use crate::boundary::{DefaultStream, inputs, refused};
 use crate::copies::copy::{self, Shape, Side};
@@ -71,7 +72,7 @@ stream_exports! {
     }
 }
 
-/// Posts all operations, or none if one of them is wrong.
+/// Sends all operations, or none if one of them is invalid.
 fn post(stream: CUstream, default: DefaultStream, operations: &[Operation]) -> Result<(), Code> {
     let target = stream::resolve(stream, default)?;
     if GRAPHS.is_capturing(target.stream_id) {
@@ -113,7 +114,7 @@ fn check(target: &Target, operation: &Operation) -> Result<(), Code> {
     if range.kind.is_managed() || !fits { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
 }
 
-/// Writes a host word in stream order. A reader that sees the word also sees what the stream did before it.
+/// Writes a host word in stream order. A reader that sees the word also sees the stream's earlier writes.
 fn write_host(target: &Target, operation: Operation) -> Result<(), Code> {
     let session = Arc::clone(&target.live.session);
     let write = move |code| {
@@ -124,7 +125,7 @@ fn write_host(target: &Target, operation: Operation) -> Result<(), Code> {
     target.live.session.post_callback(target.stream_id, Box::new(write))
 }
 
-/// How long a thread sleeps between two looks at a word, first and at most.
+/// The first and the maximum pause of a thread that polls a word.
 const PAUSES: [Duration; 2] = [Duration::from_micros(5), Duration::from_millis(1)];
 
 /// Makes the stream wait for a word of host memory. Later work in the stream sees what the program wrote before the
@@ -138,7 +139,7 @@ fn wait_for_host(target: &Target, operation: Operation) -> Result<(), Code> {
             thread::sleep(pause);
             pause = (2 * pause).min(PAUSES[1]);
         }
-        // The next call reports a session that has failed.
+        // If the session has failed, the next call reports it.
         let _ = mapped::bring(&session);
     };
     target.live.session.post_wait(target.stream_id, Box::new(wait))

@@ -1,9 +1,9 @@
-//! The exported functions, thin: they follow the caller's pointers, call the code that does the work, and store
-//! results. `generated.rs` (next to `lib.rs`) holds those that follow from the function table alone.
+//! The exported functions of the CUDA driver API. They only read the caller's pointers, call the implementation, and
+//! store the results. `generated.rs` (next to `lib.rs`) has the functions that are generated from the function table.
 //!
-//! There is one file for each group of the CUDA driver API's functions, so there are more than twenty. The work is done
-//! next to `abi`, mostly in a file of the same name. Called by the program; in the client only `generated.rs` uses
-//! `launch`.
+//! There is one file for each group of functions, so there are more than twenty. The implementations are in the folders
+//! next to `abi`, usually in a file of the same name. The program calls these functions; inside the client only
+//! `generated.rs` calls `launch`.
 
 mod arrays;
 mod batch;

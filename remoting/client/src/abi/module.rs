@@ -1,4 +1,4 @@
-//! Modules and functions.
+//! The entry points for modules and functions.
 
 use crate::Code;
 use crate::boundary::{text, write, write_optional};
@@ -126,10 +126,10 @@ unsafe fn load(to: *mut CUmodule, image: &Image, options: &JitOptions) -> Result
     unsafe { write(to, without_provenance_mut(module.handle)) }
 }
 
-/// Stores the offset and size of a parameter; `size` may be null.
+/// Stores the offset and size of a parameter. `size` may be null.
 ///
 /// # Safety
-/// As for the exported functions that use this.
+/// Same as for the exported functions that use this.
 pub unsafe fn parameter(kernel: &KernelInfo, index: usize, offset: *mut usize, size: *mut usize) -> Result<(), Code> {
     let param = kernel.params.get(index).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     // SAFETY: as the caller vouches.
@@ -140,7 +140,7 @@ pub unsafe fn parameter(kernel: &KernelInfo, index: usize, offset: *mut usize, s
     Ok(())
 }
 
-/// Accepts the attributes that can be set. The others only report what the compiler decided.
+/// Checks that an attribute can be set. The others only report decisions of the compiler.
 pub fn check_settable(attribute: u32) -> Result<(), Code> {
     let settable = matches!(
         attribute,

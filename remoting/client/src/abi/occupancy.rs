@@ -1,4 +1,5 @@
-//! The block size that fills the device best: the search that CUDA documents, on answers of the device's driver.
+//! The entry points for occupancy. The search for the best block size is the one that CUDA documents, and the device's
+//! driver answers its queries.
 
 use crate::boundary::write;
 use crate::call::Call;
@@ -66,7 +67,7 @@ unsafe fn search(
         if count * size > best_threads {
             (best_threads, best_block, best_count) = (count * size, size, count);
         }
-        // No smaller block can do better than a multiprocessor that is full.
+        // If a multiprocessor is full, no smaller block can be better.
         if best_threads >= device.attribute(driverapi::attributes::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) {
             break;
         }

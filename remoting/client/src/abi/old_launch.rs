@@ -1,4 +1,4 @@
-//! Launches from before CUDA 4.0, of which a function keeps the state (`driverapi::old_launch`).
+//! The launch functions from before CUDA 4.0. A function object stores their state (`driverapi::old_launch`).
 
 use super::launch::launch;
 use crate::boundary::{LEGACY, inputs};
@@ -61,9 +61,9 @@ unsafe fn grid(handle: CUfunction, grid: [c_int; 2], stream: CUstream) -> Result
         LaunchShape { grid: [width, height, 1], block: state.block, shared: state.shared, attributes: Vec::new() };
     let parameters = state.clone().extra();
     let mut extra = parameters.list.map(with_exposed_provenance_mut::<c_void>);
-    // SAFETY: as the caller of the exported function vouches; the parameters are ours.
+    // SAFETY: as the caller of the exported function vouches; the parameters are memory of this library.
     unsafe { launch(handle, shape, (stream, LEGACY), &[], null_mut(), extra.as_mut_ptr())? };
-    // A launch of this kind leaves the state as it was.
+    // Restore the state, because a launch of this kind must not change it.
     *function.old_launch.state() = state;
     Ok(())
 }

@@ -16,7 +16,7 @@ use driverapi::errors::*;
 use driverapi::types::CUdeviceptr;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// The memory that holds an address.
+/// The memory that contains an address.
 enum Memory {
     Device(&'static Device, Piece),
     Host(HostRange, u64),
@@ -31,7 +31,7 @@ impl Memory {
     }
 }
 
-/// An answer with the size in which CUDA stores it.
+/// The value of an attribute, in the size in which CUDA stores it.
 enum Value {
     Word(u64),
     Int(u32),
@@ -83,7 +83,7 @@ exports! {
 }
 
 fn find(address: CUdeviceptr) -> Option<Memory> {
-    // Looked up before the device's allocations: mapped memory is both.
+    // This must come before the search in the device's allocations, because mapped memory is in both.
     let found = host::find_with_id(address as usize);
     if let Some((range, id)) = found.filter(|(range, _)| range.kind != HostKind::Created) {
         return Some(Memory::Host(range, id));
@@ -114,7 +114,7 @@ fn answer(memory: &Memory, attribute: c_uint, address: CUdeviceptr) -> Result<Va
 
 fn of_device(device: &Device, piece: &Piece, attribute: c_uint, address: CUdeviceptr) -> Result<Value, Code> {
     Ok(match attribute {
-        // Memory of a pool belongs to no context.
+        // Memory of a pool does not belong to a context.
         CU_POINTER_ATTRIBUTE_CONTEXT if piece.pool != 0 => Value::Word(0),
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Word(context::handle_of(piece.context) as u64),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Value::Int(CU_MEMORYTYPE_DEVICE),
@@ -128,7 +128,8 @@ fn of_device(device: &Device, piece: &Piece, attribute: c_uint, address: CUdevic
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Word(pool::handle_of(piece.pool) as u64),
         CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Value::Word(piece.id),
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => Value::Word(0),
-        // NCCL uses this to tell memory of cuMemAlloc from mapped memory, whose handle it then asks for.
+        // NCCL uses this to distinguish memory of cuMemAlloc from mapped memory. For mapped memory it then requests the
+        // handle.
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
             Value::Int(u32::from(piece.pool == 0 && find_allocation(address).is_some()))
         }
@@ -161,9 +162,9 @@ fn of_host(range: &HostRange, id: u64, attribute: c_uint, address: CUdeviceptr) 
     })
 }
 
-/// Returns the address at which the current context's device reaches memory of the program.
+/// Returns the address at which the current context's device accesses memory of the program.
 fn mapped_address(address: CUdeviceptr) -> Option<CUdeviceptr> {
-    // Such memory has one address, even where no context is current.
+    // Such memory has one address, even if no context is current.
     if vmm::host_mapping(address).is_some() {
         return Some(address);
     }
@@ -190,6 +191,8 @@ fn default(attribute: c_uint) -> Result<Value, Code> {
     })
 }
 
+/// Stores a value.
+///
 /// # Safety
 /// `to` is valid for the attribute's type.
 unsafe fn store(to: *mut c_void, value: &Value) {

@@ -1,4 +1,4 @@
-//! Stream-ordered allocation and its pools.
+//! The entry points for stream-ordered allocation and for memory pools.
 
 use super::graph_nodes::free_work;
 use crate::Code;
@@ -42,7 +42,7 @@ stream_exports! {
             return freed;
         }
         let (device, piece) = find_allocation(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        // Memory freed on a stream can be used again there at once only if the fence belongs to the same session.
+        // A stream can reuse memory that was freed on it at once only if the fence belongs to the same session.
         let owner = device.memory.owner(&piece).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let same = Arc::ptr_eq(&owner.session, &target.live.session);
         device.memory.free(address, same.then_some((&target.live, target.stream_id)))
@@ -105,7 +105,7 @@ exports! {
         let device = pool::get(pool)?.device()?;
         match device.primary.live() {
             Ok(live) => device.memory.trim(&live),
-            // Nothing was ever allocated on the device through its primary context; others trim by themselves.
+            // The device has no primary context, so nothing was allocated through it. Other contexts trim themselves.
             Err(_) => Ok(()),
         }
     }
@@ -146,7 +146,7 @@ exports! {
             CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC => settings.opportunistic = flag(value)?,
             CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => settings.internal_dependencies = flag(value)?,
             CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => settings.release_threshold = input(value.cast::<u64>().cast_const())?,
-            // High marks can be reset, to nothing else.
+            // Peak values can only be reset to 0.
             CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH if input(value.cast::<u64>().cast_const())? == 0 => {
                 settings.highest_reserved = 0;
             }
@@ -189,7 +189,7 @@ unsafe fn flag(value: *mut c_void) -> Result<u32, Code> {
     Ok(u32::from(value != 0))
 }
 
-/// Only memory of a device can be pooled here.
+/// Returns the device of a pool. Only memory of a device can be pooled.
 fn pool_device(location: CUmemLocation, kind: c_uint) -> Result<&'static devices::Device, Code> {
     if kind != CU_MEM_ALLOCATION_TYPE_PINNED {
         return Err(CUDA_ERROR_INVALID_VALUE);

@@ -1,4 +1,4 @@
-//! Streams and the host functions they run.
+//! The entry points for streams and for the host functions in them.
 
 use crate::Code;
 use crate::boundary::{DefaultStream, LEGACY};
@@ -93,7 +93,7 @@ stream_exports! {
         if flags == CU_EVENT_WAIT_EXTERNAL && graph::capture(&target, || Ok(Work::Wait(Arc::clone(&event))))? {
             return Ok(());
         }
-        // Events outside a graph that is being captured have no external waits.
+        // Outside of a capture, a stream cannot have an external wait.
         if flags != CU_EVENT_WAIT_DEFAULT {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -111,7 +111,7 @@ stream_exports! {
     ) |default| {
         let target = stream::resolve(stream, default)?;
         let callback = callback.filter(|_| flags == 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        // CUDA captures host functions only.
+        // CUDA captures host functions, but not callbacks.
         graph::check_stream(&target)?;
         let (stream, data) = (stream.expose_provenance(), data.expose_provenance());
         let session = Arc::clone(&target.live.session);

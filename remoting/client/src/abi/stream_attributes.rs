@@ -1,4 +1,5 @@
-//! Attributes of streams. They are hints to a driver's scheduler and caches; a stream keeps them, nothing follows them.
+//! Attributes of streams. They are hints to a driver's scheduler and caches. The client stores them, but they have no
+//! effect.
 
 use crate::Code;
 use crate::boundary::{input, write};

@@ -1,4 +1,5 @@
-//! Tensor maps. Only what must hold for the arguments to be read is checked here; the driver checks the rest.
+//! The entry points for tensor maps. The client checks only the conditions for reading the arguments; the driver checks
+//! the rest.
 //!
 //! Requirements: <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html>.
 
@@ -16,7 +17,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 const MOST_DIMENSIONS: u32 = 5;
 const ALIGNMENT: usize = 64;
-/// `CU_TENSOR_MAP_ALLOC_CLASS_SMALL`
+/// The allocation class that the program gets if the request fails: `CU_TENSOR_MAP_ALLOC_CLASS_SMALL`.
 const SMALL: c_uint = 1;
 
 /// The lists that all encodings have.
@@ -112,7 +113,8 @@ exports! {
     }
 }
 
-/// Reads the lists of a tensor of at least `least` dimensions.
+/// Returns `plain` with the sizes and strides that the program gave. Fails with `CUDA_ERROR_INVALID_VALUE` if `rank` is
+/// not from `least` to `MOST_DIMENSIONS`.
 unsafe fn read(plain: Tensor, rank: u32, least: u32, lists: &Lists) -> Result<Tensor, Code> {
     if !(least..=MOST_DIMENSIONS).contains(&rank) {
         return Err(CUDA_ERROR_INVALID_VALUE);

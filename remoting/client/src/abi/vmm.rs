@@ -1,4 +1,4 @@
-//! Virtual memory management.
+//! The entry points for virtual memory management.
 
 use crate::Code;
 use crate::boundary::{descriptor, input, inputs, refused, write};
@@ -100,8 +100,8 @@ exports! {
         option: c_uint,
     ) {
         let properties = input(properties)?;
-        // NCCL asks this for the host before it tests whether there is such memory, and takes an error for something
-        // else.
+        // NCCL makes this query for host memory before it tests whether host memory is supported, and misinterprets an
+        // error.
         let device = match is_host(&properties)? {
             true => devices::get(0)?,
             false => device_of(&properties)?,
@@ -166,7 +166,7 @@ exports! {
     }
 }
 
-/// Whether memory of the host is requested, in the ways that CUDA documents
+/// Returns whether the program requests host memory, in one of the ways that CUDA documents
 /// (<https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html>, `cuMemCreate`).
 fn is_host(properties: &CUmemAllocationProp) -> Result<bool, Code> {
     devices::all()?;
@@ -178,7 +178,7 @@ fn is_host(properties: &CUmemAllocationProp) -> Result<bool, Code> {
     }
 }
 
-/// Checks the host location of a request. Memory of the host can be created, but not exported.
+/// Checks a request for host memory. Host memory can be created, but not exported.
 fn on_host(properties: CUmemAllocationProp) -> Result<CUmemAllocationProp, Code> {
     if properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE {
         return refused("cuMemCreate of host memory that can be exported").and(Err(CUDA_ERROR_NOT_SUPPORTED));
@@ -186,7 +186,10 @@ fn on_host(properties: CUmemAllocationProp) -> Result<CUmemAllocationProp, Code>
     if is_place_on_host(&properties.location) { Ok(properties) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
-/// The device that a location names, or `None` for the program's memory.
+/// Returns the device that a location names, or `None` for host memory.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE` for another kind of location.
 fn device_at(location: &CUmemLocation) -> Result<Option<&'static devices::Device>, Code> {
     match location.type_ {
         CU_MEM_LOCATION_TYPE_DEVICE => devices::get(location.id).map(Some),
@@ -195,7 +198,7 @@ fn device_at(location: &CUmemLocation) -> Result<Option<&'static devices::Device
     }
 }
 
-/// Returns the device of a request. Only plain memory of a device is available; it can be exported as a file.
+/// Returns the device of a request. Only ordinary device memory is supported; it can be exported as a file.
 fn device_of(properties: &CUmemAllocationProp) -> Result<&'static devices::Device, Code> {
     devices::all()?;
     if properties.type_ != CU_MEM_ALLOCATION_TYPE_PINNED {
