@@ -1,4 +1,4 @@
-//! The fixed properties of a device: they do not change while the lease lives.
+//! The entry points for properties of a device that do not change during a lease.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -9,7 +9,7 @@ use super::guard::{Code, nvml_exports, text, write, write_text};
 use super::library::{self, Device};
 use super::text::{architecture, bus_id, field, legacy_bus_id, parse_bus_id, uuid};
 
-/// The header's `NVML_BRAND_*` follow the marketing name.
+/// Returns the `NVML_BRAND_*` value for a marketing name.
 fn brand(name: &str) -> nvmlBrandType_t {
     match name.split_whitespace().next() {
         Some("NVIDIA") => NVML_BRAND_NVIDIA,
@@ -30,7 +30,7 @@ pub(super) fn pci(device: &Device) -> nvmlPciInfo_t {
         domain,
         bus,
         device: number,
-        // The share's place is the lease's own, no card of a vendor is there.
+        // The PCI address is the share's own. There is no vendor's device at this address.
         pciDeviceId: 0,
         pciSubSystemId: 0,
         busId: field(&bus_id(place)),
@@ -41,11 +41,13 @@ fn by_index(index: c_uint) -> Result<nvmlDevice_t, Code> {
     library::current()?.devices.get(index as usize).map(Device::handle).ok_or(NVML_ERROR_INVALID_ARGUMENT)
 }
 
-/// A value that CUDA counts in kHz.
+/// Returns an attribute in MHz. CUDA reports it in kHz.
 fn megahertz(device: &Device, attribute: CUdevice_attribute) -> Result<c_uint, Code> {
     device.attribute(attribute).map(|kilohertz| kilohertz as c_uint / 1000).ok_or(NVML_ERROR_NOT_SUPPORTED)
 }
 
+/// Returns the device with this PCI address.
+///
 /// # Safety
 /// `bus_id` is null or a string.
 unsafe fn by_bus_id(bus_id: *const c_char) -> Result<nvmlDevice_t, Code> {
@@ -100,7 +102,8 @@ nvml_exports! {
         write(to_minor, minor)
     }
 
-    // Each version of the structure begins like the one before; only the fields of the caller's version are written.
+    // Each version of the structure begins with the fields of the previous version. Only the fields of the caller's
+    // version are written.
     fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, to: *mut [u8; 32]) {
         let info = pci(library::current()?.device(device)?);
         write(to, (&raw const info).cast::<[u8; 32]>().read())
@@ -141,7 +144,7 @@ nvml_exports! {
         library::current()?.device(device)?;
         write(to, NVML_FEATURE_ENABLED)
     }
-    // A share is no MIG instance, whatever the GPU is.
+    // A share is not a MIG instance, whatever the GPU is.
     fn nvmlDeviceGetMigMode(device: nvmlDevice_t, now: *mut c_uint, pending: *mut c_uint) {
         library::current()?.device(device)?;
         write(now, NVML_FEATURE_DISABLED)?;

@@ -1,4 +1,4 @@
-//! The connections of a device: the slot of the GPU in its machine, and no link to any other (`driverapi::nvml_links`).
+//! The entry points for links of a device: its PCIe slot, and no link to other devices (`driverapi::nvml_links`).
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,14 +19,15 @@ fn are_same(one: nvmlDevice_t, other: nvmlDevice_t) -> Result<bool, Code> {
     Ok(library.device(one)?.index == library.device(other)?.index)
 }
 
-/// The answer of a function whose feature no device has, given the code that its arguments earn.
+/// Returns `code` for a feature that no device has, after the checks of the library and the handle.
 fn lacking(device: nvmlDevice_t, code: Code) -> Result<(), Code> {
     library::current()?.device(device)?;
     Err(code)
 }
 
 nvml_exports! {
-    // `Gpu...` is what the GPU alone could do, which the appliance does not ask for: no less than with its slot.
+    // `Gpu...` stands for the maximum of the GPU alone. The appliance reports only the maximum together with the slot,
+    // so this is a lower bound.
     fn nvmlDeviceGetGpuMaxPcieLinkGeneration(device: nvmlDevice_t, to: *mut c_uint) {
         write(to, pcie(device)?.max_generation)
     }
@@ -42,7 +43,7 @@ nvml_exports! {
     fn nvmlDeviceGetPcieSpeed(device: nvmlDevice_t, to: *mut c_uint) {
         write(to, lane_speed(pcie(device)?.generation)?)
     }
-    // The slot's traffic is that of all programs that share the GPU.
+    // The slot's traffic includes all programs that share the GPU, so it is not reported.
     fn nvmlDeviceGetPcieThroughput(device: nvmlDevice_t, counter: c_uint, to: *mut c_uint) {
         let valid = counter <= 1 && !to.is_null();
         lacking(device, if valid { NVML_ERROR_NOT_SUPPORTED } else { NVML_ERROR_INVALID_ARGUMENT })

@@ -1,4 +1,5 @@
-//! The lease's processes. All of them compute; none draws, none is an MPS client as far as the program can tell.
+//! The entry points for the lease's processes. All of them are compute processes. None counts as a graphics process or
+//! an MPS client.
 
 use std::ffi::c_uint;
 
@@ -21,7 +22,7 @@ fn new_form(process: &Process) -> nvmlProcessInfo_v2_t {
     }
 }
 
-/// Fills the caller's list, or says how long it would have to be.
+/// Fills the caller's list. If the list is too short, stores the required length instead.
 ///
 /// # Safety
 /// `count` is null or valid; `to` is valid for writes of as many values as it says, or null if that is none.
@@ -46,6 +47,8 @@ unsafe fn list<T>(
     Ok(())
 }
 
+/// Stores an empty list.
+///
 /// # Safety
 /// `count` is null or valid.
 unsafe fn none(device: nvmlDevice_t, count: *mut c_uint) -> Result<(), Code> {

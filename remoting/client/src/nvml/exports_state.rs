@@ -1,4 +1,4 @@
-//! The changing state of a device, as the appliance sees it.
+//! The entry points for the changing state of a device, which the appliance reports.
 
 use std::ffi::c_uint;
 
@@ -12,7 +12,7 @@ fn state(device: nvmlDevice_t) -> Result<DeviceState, Code> {
     library::current()?.device(device)?.state()
 }
 
-/// Returns the share's memory, and how much of it the lease uses.
+/// Returns the share's memory in bytes, and how much of it the lease uses.
 fn memory(device: nvmlDevice_t) -> Result<nvmlMemory_t, Code> {
     let library = library::current()?;
     let device = library.device(device)?;

@@ -1,4 +1,4 @@
-//! `nvmlInit`, `nvmlShutdown`, `nvmlSystem*`.
+//! The entry points `nvmlInit`, `nvmlShutdown` and `nvmlSystem*`.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -10,7 +10,7 @@ use super::library;
 nvml_exports! {
     fn nvmlInit() { library::init() }
     fn nvmlInit_v2() { library::init() }
-    // The flags turn off two errors: no GPUs, and no attaching of them. Neither is an error here.
+    // The flags suppress two errors, missing GPUs and a failed attach. Neither is an error here.
     fn nvmlInitWithFlags(_flags: c_uint) { library::init() }
     fn nvmlShutdown() { library::shutdown() }
 
@@ -31,8 +31,10 @@ nvml_exports! {
     }
 }
 
+/// Returns the text for a code.
+///
 /// # Safety
-/// None is needed; it is exported to C.
+/// This function has no conditions. It is only exported to C.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 pub extern "C" fn nvmlErrorString(result: nvmlReturn_t) -> *const c_char {

@@ -15,8 +15,8 @@ use crate::program::sys;
 /// The error code of a body.
 pub type Code = nvmlReturn_t;
 
-/// Declares exported functions. A body is of type `Result<(), Code>` and may follow the pointers it was given: that
-/// they are as NVML documents them is the caller's promise to a C function.
+/// Declares exported functions. A body has type `Result<(), Code>` and may dereference the caller's pointers. As for
+/// every C function, the caller promises that they are as NVML documents them.
 macro_rules! nvml_exports {
     ($($(#[$meta:meta])* fn $name:ident($($argument:ident : $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$meta])*
@@ -31,7 +31,7 @@ macro_rules! nvml_exports {
 }
 pub(super) use nvml_exports;
 
-/// Runs the body of an exported function: counts the call, keeps errno, and lets no panic out.
+/// Runs the body of an exported function. Counts the call, restores errno, and converts a panic to an error.
 pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>) -> Code {
     let errno = sys::errno();
     let _not_now = sys::Uncancelled::new();
@@ -46,7 +46,7 @@ pub fn guard(counter: &'static Counter, body: impl FnOnce() -> Result<(), Code>)
     code
 }
 
-/// Stores a result where the caller wants it.
+/// Stores a result at the caller's pointer.
 ///
 /// # Errors
 /// `NVML_ERROR_INVALID_ARGUMENT` for a null pointer.
@@ -62,7 +62,7 @@ pub unsafe fn write<T>(to: *mut T, value: T) -> Result<(), Code> {
     Ok(())
 }
 
-/// Reads what the caller put there.
+/// Reads a value at the caller's pointer.
 ///
 /// # Errors
 /// `NVML_ERROR_INVALID_ARGUMENT` for a null pointer.
@@ -77,7 +77,7 @@ pub unsafe fn read<T: Copy>(from: *const T) -> Result<T, Code> {
     Ok(unsafe { from.read_unaligned() })
 }
 
-/// Reads a name.
+/// Reads a string at the caller's pointer.
 ///
 /// # Errors
 /// `NVML_ERROR_INVALID_ARGUMENT` for a null pointer.

@@ -1,4 +1,4 @@
-//! The devices, from the first `nvmlInit` on.
+//! The devices that NVML shows, from the first `nvmlInit` to the last `nvmlShutdown`.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,13 +15,13 @@ use super::memo::Memo;
 use crate::connect::{self, ConnectError, DeviceInfo, DeviceState, ErrorKind, Hello, Patience, Share};
 use crate::program::log;
 
-/// The base of the program's device handles: a handle is this plus the index. It is not a pointer, so a wrong one does
-/// no harm.
+/// The first device handle. A handle is this number plus the device's index. It is never used as a pointer, so a wrong
+/// handle does no harm.
 const FIRST_HANDLE: usize = 0x6e76_0001;
 
 pub struct Library {
     pub devices: Vec<Device>,
-    /// CUDA's form.
+    /// The version in CUDA's numeric form: 13040 is 13.4.
     pub driver_version: i32,
     pub driver_release: String,
 }
@@ -29,7 +29,7 @@ pub struct Library {
 pub struct Device {
     pub index: u32,
     pub info: DeviceInfo,
-    /// The device's place among the share's devices.
+    /// The index of the device in its share.
     place: usize,
     appliance: Arc<Appliance>,
 }
@@ -39,7 +39,7 @@ struct Appliance {
     state: Memo<Vec<DeviceState>, Code>,
 }
 
-/// The number of `nvmlInit` calls that are not yet undone, and what the first one found.
+/// The number of `nvmlInit` calls without a matching `nvmlShutdown`, and the devices that the first one found.
 struct Users {
     count: u32,
     library: Option<Arc<Library>>,
@@ -62,6 +62,8 @@ pub fn shutdown() -> Result<(), Code> {
     Ok(())
 }
 
+/// Returns the devices.
+///
 /// # Errors
 /// `NVML_ERROR_UNINITIALIZED` before `nvmlInit` and after the last `nvmlShutdown`.
 pub fn current() -> Result<Arc<Library>, Code> {
@@ -76,7 +78,7 @@ fn find() -> Result<Library, ConnectError> {
     Ok(Library::new(found?))
 }
 
-/// Logs the error; the code is never success.
+/// Logs the error and returns its code, which is never success.
 fn report(error: &ConnectError) -> Code {
     log::error(&error.message);
     match error.kind {
@@ -107,23 +109,27 @@ impl Library {
         Library { devices, driver_version, driver_release }
     }
 
+    /// Returns the device with this handle.
+    ///
     /// # Errors
-    /// `NVML_ERROR_INVALID_ARGUMENT` if the handle is none.
+    /// `NVML_ERROR_INVALID_ARGUMENT` if there is none.
     pub fn device(&self, handle: nvmlDevice_t) -> Result<&Device, Code> {
         let index = handle.addr().checked_sub(FIRST_HANDLE);
         index.and_then(|index| self.devices.get(index)).ok_or(NVML_ERROR_INVALID_ARGUMENT)
     }
 
+    /// Returns the handle of the first device for which `is_it` returns true.
+    ///
     /// # Errors
-    /// `NVML_ERROR_NOT_FOUND` if no device is like that.
+    /// `NVML_ERROR_NOT_FOUND` if there is none.
     pub fn find(&self, is_it: impl Fn(&Device) -> bool) -> Result<nvmlDevice_t, Code> {
         self.devices.iter().find(|device| is_it(device)).map(Device::handle).ok_or(NVML_ERROR_NOT_FOUND)
     }
 
-    /// The name of a process of the lease.
+    /// Returns the name of a process of the lease.
     ///
     /// # Errors
-    /// `NVML_ERROR_NOT_FOUND` if there is none with this number.
+    /// `NVML_ERROR_NOT_FOUND` if the lease has no process with this id.
     pub fn process_name(&self, pid: u32) -> Result<String, Code> {
         for device in &self.devices {
             if let Some(process) = device.state()?.processes.into_iter().find(|process| process.pid == pid) {
@@ -139,12 +145,12 @@ impl Device {
         std::ptr::without_provenance_mut::<c_void>(FIRST_HANDLE + self.index as usize)
     }
 
-    /// A `CUdevice_attribute`, if the device has it.
+    /// Returns the value of a `CUdevice_attribute`, or `None` if it is 0 or missing.
     pub fn attribute(&self, number: CUdevice_attribute) -> Option<i32> {
         self.info.attributes.get(&(number as i32)).copied().filter(|value| *value != 0)
     }
 
-    /// Returns what this device can do with another one's memory.
+    /// Returns how this device can access another device's memory.
     pub fn reach(&self, other: &Device) -> Reach {
         if self.index == other.index {
             return Reach::OWN;
@@ -157,10 +163,10 @@ impl Device {
         }
     }
 
-    /// Returns the changing values, at most 100 ms old.
+    /// Returns the device's changing values, which are at most 100 ms old.
     ///
     /// # Errors
-    /// `NVML_ERROR_GPU_IS_LOST` if the appliance cannot be asked.
+    /// `NVML_ERROR_GPU_IS_LOST` if the appliance cannot be reached.
     pub fn state(&self) -> Result<DeviceState, Code> {
         let Appliance { share, state } = &*self.appliance;
         let states = state.get(|| {

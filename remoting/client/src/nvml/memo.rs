@@ -1,12 +1,13 @@
-//! A value that is asked for again when it is old.
+//! A cache for one value that is requested again when it is old.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One tool asks for ten values of a device at a time: that is one question to the appliance, not ten.
+/// The maximum age of a value. A tool reads ten values of a device at a time, and this takes one request instead of
+/// ten.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// Calls do not wait again for an appliance that is gone, for this long.
+/// The time after a failed request during which calls fail at once, without waiting for the appliance.
 const FAILURE_STANDS: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -19,7 +20,7 @@ impl<T, E> Default for Memo<T, E> {
 }
 
 impl<T: Clone, E: Clone> Memo<T, E> {
-    /// Returns the value, or what `ask` returns if the value is old. Other threads wait for the same answer meanwhile.
+    /// Returns the value, and requests it with `ask` if it is old. Other threads wait for the same request.
     pub fn get(&self, ask: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, value)) = &*kept

@@ -1,10 +1,11 @@
-//! NVML for the program: it shows the devices of its shares, with the share's memory and the lease's processes only.
+//! NVML for the program. It shows only the devices of its shares, with the share's memory and the lease's processes.
 //!
-//! Fixed values come from the appliances' `Hello`; changing ones are requested when the program asks for them. No
-//! session is opened and nothing is taken from a share. As with a local GPU, `CUDA_VISIBLE_DEVICES` hides nothing here.
+//! Fixed values come from the appliances' `Hello`. Changing values are requested when the program reads them. No
+//! session is opened and nothing is taken from a share. As with a local GPU, `CUDA_VISIBLE_DEVICES` has no effect on
+//! NVML.
 //!
-//! `exports_*` hold the functions, thin; `library` what they act on. Functions of nvml.h that are not here are
-//! generated from the registry and answer `NVML_ERROR_NOT_SUPPORTED`, which tools show as "N/A".
+//! `exports_*` have the functions, and `library` the devices. Other functions of nvml.h are generated from the registry
+//! and return `NVML_ERROR_NOT_SUPPORTED`, which tools show as "N/A".
 
 mod exports_device;
 mod exports_links;

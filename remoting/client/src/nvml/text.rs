@@ -1,24 +1,24 @@
-//! NVML's text forms of values that are numbers elsewhere.
+//! NVML's text forms of values that are numbers in CUDA.
 
 use std::ffi::c_char;
 
-/// "GPU-" and the UUID in its usual form.
+/// Returns "GPU-" and the UUID in its usual form.
 pub fn uuid(bytes: &[u8; 16]) -> String {
     let hex = carrier::to_hex(bytes);
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// "00000000:0B:00.0"
+/// Returns a PCI address in the form "00000000:0B:00.0".
 pub fn bus_id([domain, bus, device]: [u32; 3]) -> String {
     format!("{domain:08X}:{bus:02X}:{device:02X}.0")
 }
 
-/// "0000:0B:00.0", as before NVML's version 3.
+/// Returns a PCI address in the form "0000:0B:00.0", which NVML used before version 3.
 pub fn legacy_bus_id([domain, bus, device]: [u32; 3]) -> String {
     format!("{domain:04X}:{bus:02X}:{device:02X}.0")
 }
 
-/// Domain, bus and device from any of the forms that people and tools write; the domain may be left out.
+/// Parses the PCI domain, bus and device from any of the usual forms. The domain may be missing.
 pub fn parse_bus_id(text: &str) -> Option<[u32; 3]> {
     let (place, function) = text.split_once('.').unwrap_or((text, "0"));
     if function != "0" {
@@ -30,7 +30,7 @@ pub fn parse_bus_id(text: &str) -> Option<[u32; 3]> {
     parts.next().is_none().then_some([domain, bus, device])
 }
 
-/// A text in a field of fixed size, cut to leave room for the NUL.
+/// Returns a text as an array of fixed size. A long text is cut so that the array ends with a NUL.
 pub fn field<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
     for (to, byte) in field.iter_mut().take(N.saturating_sub(1)).zip(text.bytes()) {
@@ -39,7 +39,7 @@ pub fn field<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-/// `NVML_DEVICE_ARCH_*` of a compute capability.
+/// Returns the `NVML_DEVICE_ARCH_*` value of a compute capability.
 pub fn architecture(major: i32, minor: i32) -> u32 {
     match (major, minor) {
         (3, _) => 2,
