@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The stream that the null handle means: the context's legacy stream, or one per host thread (`_ptds`, `_ptsz`).
+/// The stream that a null handle stands for: the context's legacy stream, or one per host thread (`_ptds`, `_ptsz`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DefaultStream {
     Legacy,
@@ -22,8 +22,8 @@ pub enum DefaultStream {
 pub const LEGACY: DefaultStream = DefaultStream::Legacy;
 pub const PER_THREAD: DefaultStream = DefaultStream::PerThread;
 
-/// Declares exported functions, which answer only after `cuInit`. A body is of type `Result<(), Code>` and may follow
-/// the pointers it was given: that they are as CUDA documents them is the caller's promise to a C function.
+/// Declares exported functions that fail before `cuInit`. A body has type `Result<(), Code>` and may dereference the
+/// caller's pointers. As for every C function, the caller promises that they are as CUDA documents them.
 macro_rules! exports {
     ($($(#[$meta:meta])* fn $name:ident($($argument:ident : $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$meta])*
@@ -42,7 +42,7 @@ macro_rules! exports {
     )*};
 }
 
-/// Declares exported functions that answer before `cuInit`, too, and in a forked child.
+/// Declares exported functions that also work before `cuInit` and in a forked child.
 macro_rules! early_exports {
     ($(fn $name:ident($($argument:ident : $type:ty),* $(,)?) $body:block)*) => {$(
         #[unsafe(no_mangle)]
@@ -55,7 +55,7 @@ macro_rules! early_exports {
     )*};
 }
 
-/// Declares pairs of exported functions that differ in what the null stream means.
+/// Declares pairs of exported functions that differ in the meaning of the null stream.
 macro_rules! stream_exports {
     ($(fn $name:ident | $per_thread:ident($($argument:ident : $type:ty),* $(,)?) |$default:ident| $body:block)*) => {
         $crate::exports! {$(
@@ -77,8 +77,8 @@ pub fn guard_early(counter: &'static Counter, body: impl FnOnce() -> Result<(), 
     guard_if(process::check_not_gone, counter, body)
 }
 
-/// Runs the body of an exported function, if `check` allows it. Counts the call and keeps errno. No panic gets out, nor
-/// does a thread cancellation in the meantime.
+/// Runs the body of an exported function if `check` returns `Ok`. Counts the call, restores errno, and converts a panic
+/// to an error. The thread cannot be cancelled (`pthread_cancel`) meanwhile.
 pub fn guard_if(
     check: impl FnOnce() -> Result<(), Code>,
     counter: &'static Counter,
@@ -107,19 +107,19 @@ pub fn guard_if(
 }
 
 thread_local! {
-    /// Whether the call that this thread is in has already said why it answers `CUDA_ERROR_NOT_SUPPORTED`.
+    /// Whether the current call of this thread has already logged why it returns `CUDA_ERROR_NOT_SUPPORTED`.
     static SAID: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks the current call as explained: the caller has logged its own line for `CUDA_ERROR_NOT_SUPPORTED`.
+/// Marks the current call as explained. The caller has logged its own message for `CUDA_ERROR_NOT_SUPPORTED`.
 pub fn has_said() {
     SAID.set(true);
 }
 
-/// Answers a function that this system does not provide; one line in the log for each.
+/// Refuses a function that is not supported, and logs that once for each name.
 ///
 /// # Errors
-/// Always.
+/// Always `CUDA_ERROR_NOT_SUPPORTED`.
 pub fn refused(name: &'static str) -> Result<(), Code> {
     say_refused(name, "is not provided by remotegpu");
     has_said();
@@ -134,7 +134,7 @@ fn say_refused(name: &str, why: &str) {
     }
 }
 
-/// Counts and logs an attribute or option that made a call fail, if one did.
+/// Counts and logs the attribute or option that made a call fail, if one did.
 #[cold]
 pub fn failed(name: &'static str, code: Code, arguments: &[u64]) {
     let errno = sys::errno();
@@ -142,7 +142,7 @@ pub fn failed(name: &'static str, code: Code, arguments: &[u64]) {
     sys::set_errno(errno);
 }
 
-/// Stores a result where the caller wants it.
+/// Stores a result at the caller's pointer.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a null pointer.
@@ -158,7 +158,7 @@ pub unsafe fn write<T>(to: *mut T, value: T) -> Result<(), Code> {
     Ok(())
 }
 
-/// Like [`write`], for results that the caller may leave out.
+/// Like [`write`], for a result that the caller may not want: a null pointer is allowed.
 ///
 /// # Safety
 /// `to` is null or valid for a write.
@@ -169,20 +169,20 @@ pub unsafe fn write_optional<T>(to: *mut T, value: T) {
     }
 }
 
-/// A descriptor that the program passed in place of a pointer; it stays the program's.
+/// Returns a descriptor that the program passed in place of a pointer. The program still owns it.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for what cannot be one.
+/// `CUDA_ERROR_INVALID_VALUE` if the value cannot be a descriptor.
 ///
 /// # Safety
-/// It is open while the answer is used.
+/// The descriptor is open while the result is used.
 pub unsafe fn descriptor<'a>(value: *mut c_void) -> Result<BorrowedFd<'a>, Code> {
     let fd = c_int::try_from(value.addr()).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-    // SAFETY: not -1, and open as the caller vouches.
+    // SAFETY: the number is not -1, and it is open as the caller vouches.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Reads an input structure.
+/// Reads a structure at the caller's pointer.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a null pointer.
@@ -197,7 +197,7 @@ pub unsafe fn input<T: Copy>(from: *const T) -> Result<T, Code> {
     Ok(unsafe { from.read_unaligned() })
 }
 
-/// Reads `count` consecutive values; an empty list may be a null pointer.
+/// Reads `count` consecutive values. An empty list may be a null pointer.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a null pointer.
@@ -212,7 +212,7 @@ pub unsafe fn inputs<T: Copy>(from: *const T, count: usize) -> Result<Vec<T>, Co
     Ok((0..count).map(|i| unsafe { from.add(i).read_unaligned() }).collect())
 }
 
-/// Reads a name.
+/// Reads a string at the caller's pointer.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a null pointer.
@@ -227,10 +227,10 @@ pub unsafe fn text<'a>(from: *const c_char) -> Result<&'a CStr, Code> {
     Ok(unsafe { CStr::from_ptr(from) })
 }
 
-/// Copies a text into the caller's buffer, cut to its length, always with a NUL.
+/// Copies a text into the caller's buffer. A text that is too long is cut. The result always ends with a NUL.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` without a buffer.
+/// `CUDA_ERROR_INVALID_VALUE` for a null pointer or an empty buffer.
 ///
 /// # Safety
 /// `to` is null or valid for writes of `len` bytes.

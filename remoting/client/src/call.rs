@@ -1,4 +1,4 @@
-//! The commands of generated functions.
+//! Construction of the commands of generated functions.
 
 use crate::devices::answers::{self, Kind};
 use crate::devices::context::{self, Live};
@@ -14,7 +14,7 @@ pub struct Call {
     number: u32,
     live: Arc<Live>,
     payload: Writer,
-    /// Attributes of the function in question that the program has changed.
+    /// The attributes that the program has changed for the function which the command is about.
     settings: Vec<(u32, i32)>,
 }
 
@@ -23,10 +23,10 @@ impl Call {
         Call { number, live, payload: Writer::new(), settings: Vec::new() }
     }
 
-    /// Starts a call on the current context, whose id is the first field.
+    /// Starts a command for the current context. The first field is the context's id.
     ///
     /// # Errors
-    /// As [`context::current`].
+    /// Those of [`context::current`].
     pub fn in_context(number: u32) -> Result<Call, Code> {
         let live = context::current()?;
         let id = live.id;
@@ -35,13 +35,13 @@ impl Call {
         Ok(call)
     }
 
-    /// Starts a call on a function, whose module and place are the first two fields. Without a function, the fields are
-    /// the current context and [`NO_FUNCTION`].
+    /// Starts a command for a function. The first two fields are the function's module and index. If `handle` is null
+    /// and the command allows that, they are the current context and [`NO_FUNCTION`].
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_HANDLE`, also for no function where a question needs one, or why it cannot be loaded.
+    /// `CUDA_ERROR_INVALID_HANDLE`, or the reason why the function cannot be loaded.
     pub fn on_function(number: u32, handle: CUfunction) -> Result<Call, Code> {
-        // cuBLAS asks for the clusters of the device by naming no function.
+        // cuBLAS queries the clusters of the device without a function.
         let of_device = [function::CU_OCCUPANCY_MAX_ACTIVE_CLUSTERS, function::CU_OCCUPANCY_MAX_POTENTIAL_CLUSTER_SIZE];
         if handle.is_null() && of_device.contains(&number) {
             let mut call = Call::in_context(number)?;
@@ -60,21 +60,25 @@ impl Call {
         self
     }
 
+    /// Adds the id of an event to the fields.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_HANDLE`.
+    /// `CUDA_ERROR_INVALID_HANDLE` if there is no such event.
     pub fn event(&mut self, handle: CUevent) -> Result<&mut Self, Code> {
         let id = event::get(handle)?.id;
         Ok(self.put(&id))
     }
 
+    /// Adds the id of a module to the fields.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_HANDLE`.
+    /// `CUDA_ERROR_INVALID_HANDLE` if there is no such module.
     pub fn module(&mut self, handle: CUmodule) -> Result<&mut Self, Code> {
         let id = module::get(handle)?.id;
         Ok(self.put(&id))
     }
 
-    /// Sends it and waits for the answer, unless that is known.
+    /// Sends the command and waits for the answer, unless the answer is cached.
     ///
     /// # Errors
     /// The answer's code if it is not 0, or the session's sticky error.
@@ -87,7 +91,7 @@ impl Call {
         let mut key = Writer::new();
         key.put(&self.number);
         if kind == Kind::Question {
-            // Other attributes of its function may change the answer.
+            // The answer may depend on the function's changed attributes.
             key.put(&self.settings);
         }
         key.raw(&self.payload.bytes);

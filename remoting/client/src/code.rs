@@ -1,4 +1,4 @@
-//! The type of an error.
+//! The error type of the client.
 
 /// A `CUresult` other than success.
 pub type Code = driverapi::types::CUresult;

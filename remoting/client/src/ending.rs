@@ -1,9 +1,9 @@
-//! The end of the process: its sessions end, then its last statistics are written.
+//! The end of the process: ends its sessions, then writes the last statistics.
 
 use crate::program::{process, report};
 use crate::session;
 
-/// Runs when the process ends or the library is unloaded, after the handlers of the program.
+/// Runs when the process ends or the library is unloaded, after the program's exit handlers.
 extern "C" fn finish() {
     if process::end() {
         let _ = std::panic::catch_unwind(|| {

@@ -1,13 +1,13 @@
-//! The library that takes the place of `libcuda.so.1` (and, under a second name, of `libnvidia-ml.so.1`) in a program's
-//! process and has its work done on GPUs of an appliance.
+//! The library that replaces `libcuda.so.1` (and, under a second name, `libnvidia-ml.so.1`) in a program's process. It
+//! runs the program's CUDA work on GPUs of an appliance.
 //!
-//! `abi` holds the exported functions, thin; `boundary` holds what they share. They act on `objects`, which have
-//! handles, and by `launch`, `module`, `copies` and `graphs`. `devices` has the devices, contexts and allocations,
-//! `memory` the host's memory that devices use, `session` the connection to a worker. `connect` reaches appliances,
-//! `program` is the process around us. `locks` has the order of all locks. `nvml` is the second library. `SAFETY.md` says
-//! which files contain `unsafe` code and why it is sound.
+//! `abi` has the exported functions, and `boundary` their shared parts. `objects` has the objects that have handles.
+//! `launch`, `module`, `copies` and `graphs` implement the work. `devices` has the devices, contexts and allocations,
+//! `memory` the host memory that devices use, and `session` the connection to a worker. `connect` connects to
+//! appliances, and `program` deals with the process. `locks` defines the order of all locks. `nvml` is the second
+//! library. `SAFETY.md` lists the files with `unsafe` code and says why it is sound.
 
-// The body of an exported function is one unsafe block, which the macros that declare them write.
+// The macros that declare exported functions put each body into one unsafe block.
 #![allow(clippy::macro_metavars_in_unsafe)]
 
 mod abi;

@@ -1,13 +1,15 @@
-//! The order of the client's locks, in one place, and a lock that asserts it in debug builds.
+//! The order of the client's locks, and a lock that asserts this order in debug builds.
 //!
 //! A thread that holds a lock of a [`Rank`] takes only locks of later ranks, so no two threads wait for each other's
-//! locks. Other waits can still close a circle: the thread that reads takes locks too, so a lock that it takes must not be
-//! held across a wait for an answer, and a host function takes [`Rank::Mirror`], so that lock must not be held across a
-//! wait for the GPU. Both rules have exceptions that are faults (docs/limitations.md, "Waits under a lock").
-//! Locks without a rank are plain `Mutex`es of two kinds. Those under which commands are sent (of an event, a module,
-//! a graph, a context's limits) are taken before all ranked locks but [`Rank::Context`]. All others guard a few
-//! fields for a moment, and no ranked lock is taken under them. `try_lock` may be called in any order: it does not
-//! wait.
+//! locks. A deadlock through other waits is still possible. The reader takes locks, so a thread must not hold one of
+//! these locks while it waits for an answer. Host functions take [`Rank::Mirror`], so a thread must not hold that lock
+//! while it waits for the GPU. The known violations of both rules are faults (docs/limitations.md, "Waits under a
+//! lock").
+//!
+//! Locks without a rank are plain `Mutex`es of two kinds. Those that are held while commands are sent (of an event, a
+//! module, a graph, a context's limits) are taken before all ranked locks but [`Rank::Context`]. All others protect a
+//! few fields for a moment, and no ranked lock is taken while they are held. `try_lock` may be called in any order,
+//! because it does not wait.
 
 use std::cell::RefCell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -15,43 +17,43 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 /// The ranked locks, in the order in which a thread may take them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// How often a context is retained; held while the context is made or destroyed, with all that it has.
+    /// The reference count of a context. Held while the context is created, or destroyed with all its objects.
     Context,
-    /// Reservations and mappings of virtual memory management.
+    /// The reservations and mappings of virtual memory management.
     Space,
-    /// The place of one allocation of virtual memory management.
+    /// The location of one allocation of virtual memory management.
     Allocation,
-    /// The mirrors of the host's memory; held while they are compared, sent and fetched.
+    /// The mirrors of host memory. Held while they are compared, sent and fetched.
     Mirror,
-    /// The allocations on one device; held while the worker maps and exports.
+    /// The allocations on one device. Held while the worker maps and exports memory.
     DeviceMemory,
-    /// An appliance's session; held while it is opened.
+    /// An appliance's session. Held while the session is opened.
     Appliance,
-    /// The reasons why devices reach each other; held while the worker is told.
+    /// The reasons for access between devices. Held while the worker is notified.
     Reached,
-    /// The ring of pieces for pageable memory; held during a copy through it.
+    /// The ring of pieces for pageable memory. Held during a copy through it.
     Ring,
-    /// The stripes; held while they are opened.
+    /// The stripes. Held while they are opened.
     Stripes,
-    /// The connection by which a worker gets memory; held while it is used.
+    /// The connection for sharing memory with a worker. Held while it is used.
     Channel,
-    /// The sessions of the process; held while one of them is looked for.
+    /// The sessions of the process. Held while one of them is searched for.
     Sessions,
-    /// The incoming bytes; held by the thread that reads.
+    /// The receive buffer. Held by the thread that reads.
     Receiver,
-    /// The outgoing frames; held while they are sent.
+    /// The outgoing frames. Held while they are sent.
     Outbox,
-    /// The commands whose answers are to come.
+    /// The commands that the worker has not answered yet.
     Pending,
 }
 
-/// A lock with a rank. A lock whose holder has panicked is taken as it is.
+/// A lock with a rank. If a thread panicked while it held the lock, other threads can still take it.
 pub struct Ordered<T> {
     rank: Rank,
     inner: Mutex<T>,
 }
 
-/// The access to what an [`Ordered`] lock guards, until it is dropped.
+/// The access to the data of an [`Ordered`] lock. Dropping it releases the lock.
 pub struct Guard<'a, T> {
     inner: MutexGuard<'a, T>,
     held: Held,
@@ -62,7 +64,7 @@ impl<T> Ordered<T> {
         Ordered { rank, inner: Mutex::new(value) }
     }
 
-    /// Waits for the lock. Panics in a debug build if the thread holds a lock that is taken later.
+    /// Waits for the lock. Panics in a debug build if the thread holds a lock of the same or a later rank.
     pub fn lock(&self) -> Guard<'_, T> {
         Held::assert_before(self.rank);
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +83,7 @@ impl<T> Ordered<T> {
 }
 
 impl<T> Guard<'_, T> {
-    /// Gives up the lock until `condvar` is notified.
+    /// Releases the lock, waits until `condvar` is notified, and takes the lock again.
     pub fn wait(self, condvar: &Condvar) -> Self {
         let Guard { inner, held } = self;
         Guard { inner: condvar.wait(inner).unwrap_or_else(PoisonError::into_inner), held }
@@ -103,17 +105,17 @@ impl<T> std::ops::DerefMut for Guard<'_, T> {
 }
 
 thread_local! {
-    /// The ranks of the locks that the thread holds, in a debug build.
+    /// The ranks of the locks that the thread holds. Used in debug builds.
     static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The entry of a held lock in its thread's list.
+/// The entry of a held lock in its thread's list. Dropping it removes the entry.
 struct Held(Rank);
 
 impl Held {
     fn assert_before(rank: Rank) {
         if cfg!(debug_assertions) {
-            // A thread that is ending has no list any more.
+            // A thread that is ending may have no list any more.
             let last = HELD.try_with(|held| held.borrow().iter().max().copied()).ok().flatten();
             assert!(last < Some(rank), "the lock {rank:?} is taken while {last:?} is held: see `Rank` for the order");
         }

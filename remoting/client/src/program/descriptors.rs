@@ -1,19 +1,20 @@
-//! The descriptors that `connect` has open, for the moment after a fork.
+//! A list of the descriptors that `connect` has open. A forked child closes them.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 const NONE: i32 = -1;
 
-/// An array without a lock: a forked child reads it, and another thread may have held the lock at the fork.
+/// The open descriptors. This array has no lock, because a forked child reads it, and another thread may have held the
+/// lock at the fork.
 static OPEN: [AtomicI32; 256] = [const { AtomicI32::new(NONE) }; 256];
 
-/// Sockets that a forked child closes, so that a session ends with its process and not with the last of its children.
+/// Returns the sockets that a forked child closes, so that a session ends with its process and not with its last child.
 pub fn open_fds() -> impl Iterator<Item = RawFd> {
     OPEN.iter().map(|slot| slot.load(Ordering::Acquire)).filter(|fd| *fd != NONE)
 }
 
-/// Lists a descriptor until it is dropped, which must be before the descriptor is closed.
+/// Keeps a descriptor on the list until it is dropped. It must be dropped before the descriptor is closed.
 #[derive(Debug)]
 pub struct Listed(Option<&'static AtomicI32>);
 

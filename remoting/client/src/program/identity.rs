@@ -1,12 +1,13 @@
-//! The program that loaded this library, and whether another process is still the one that it was.
+//! The identity of this process, and a check whether another process has ended.
 
 use crate::program::sys;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use std::fs;
 
-/// Identifies this process: the boot of its machine, its PID namespace, and when it started. It stays the same through
-/// exec. An appliance on the same machine can see when such a process has ended. None where /proc does not say.
+/// Returns the identity of this process: its machine's boot, its PID namespace and its start time. It stays the same
+/// through exec. An appliance on the same machine can see when this process has ended. Returns `None` if /proc is
+/// incomplete.
 pub fn identity() -> Option<String> {
     let errno = sys::errno();
     let found = read_identity();
@@ -21,8 +22,8 @@ fn read_identity() -> Option<String> {
     Some(format!("{} {} {start}", boot.trim(), namespace.to_str()?))
 }
 
-/// Whether the process with this number and this identity has ended. Known only within this process's own PID
-/// namespace.
+/// Returns whether the process with this id and identity has ended. The result is true only for a process of this
+/// process's own PID namespace, because other namespaces are not visible.
 pub fn has_ended(pid: u32, identity: &str) -> bool {
     let errno = sys::errno();
     let ended = is_gone(pid, identity).unwrap_or(false);
@@ -40,7 +41,7 @@ fn is_gone(pid: u32, identity: &str) -> Option<bool> {
     if test_kill_process(number) == Err(Errno::SRCH) {
         return Some(true);
     }
-    // A /proc may show another namespace, whose numbers differ, or may hide other users' processes.
+    // /proc may show another namespace, where the process ids differ, or hide other users' processes.
     if fs::read_link("/proc/self").ok()?.to_str()? != std::process::id().to_string() {
         return None;
     }
@@ -53,8 +54,8 @@ struct Stat {
     start: String,
 }
 
-/// Returns the third and the 22nd of the fields behind the program's name, which is in brackets and may have any bytes
-/// (proc_pid_stat(5)).
+/// Returns fields 3 and 22 of `/proc/PID/stat`, the state and the start time. They follow the program's name, which is
+/// in brackets and may contain any bytes (proc_pid_stat(5)).
 fn stat_of(pid: &str) -> Option<Stat> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let behind = stat.iter().rposition(|byte| *byte == b')')? + 1;
@@ -63,7 +64,7 @@ fn stat_of(pid: &str) -> Option<Stat> {
     Some(Stat { state: field(3)?, start: field(22)? })
 }
 
-/// The name of the program, for the appliance's lists.
+/// Returns the name of the program, which appliances show in lists.
 pub fn name() -> String {
     let errno = sys::errno();
     let command = fs::read("/proc/self/cmdline").unwrap_or_default();

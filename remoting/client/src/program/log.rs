@@ -1,4 +1,4 @@
-//! One line on standard error for what a person must know. `REMOTEGPU_LOG` is `error` (default), `info` or `debug`.
+//! Log lines on standard error for the user. `REMOTEGPU_LOG` is `error` (default), `info` or `debug`.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -22,7 +22,8 @@ pub fn enabled(level: Level) -> bool {
     level <= threshold()
 }
 
-/// Writes in one system call, so that lines of several processes do not mix; never panics if stderr is closed.
+/// Writes a line in one system call, so that lines of several processes do not mix. Never panics, even if stderr is
+/// closed.
 pub fn line(level: Level, text: &str) {
     if enabled(level) {
         crate::program::sys::write_all(libc::STDERR_FILENO, format!("remotegpu: {text}\n").as_bytes());
@@ -33,7 +34,8 @@ pub fn error(text: &str) {
     line(Level::Error, text);
 }
 
-/// Like [`error`], but not twice in a row: a library may try a hundred images that all fail alike.
+/// Like [`error`], but skips a text that equals the previous one. A library may try a hundred images with the same
+/// failure.
 pub fn error_unless_repeated(text: &str) {
     static LAST: Mutex<String> = Mutex::new(String::new());
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);

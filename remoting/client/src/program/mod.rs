@@ -1,7 +1,7 @@
-//! The process that loaded this library: its life and its forks, system calls, the log lines on standard error, and the
-//! statistics that it leaves.
+//! The process that loaded this library: its end and its forks, system calls, log lines on standard error, and
+//! statistics.
 //!
-//! Called by all other modules. It knows nothing of CUDA.
+//! All other modules call these modules, which do not use CUDA.
 
 pub mod descriptors;
 pub(crate) mod identity;

@@ -1,4 +1,4 @@
-//! The life of this library in a process: fresh, initialised, a forked child of an initialised process, gone.
+//! The state of this library in a process: fresh, initialised, in a forked child of an initialised process, or gone.
 
 use crate::Code;
 use crate::program::{descriptors, report};
@@ -15,19 +15,19 @@ const GONE: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(FRESH);
 
-/// The process that is initialised.
+/// The process that initialised the library.
 static OWNER: Owner = Owner::nobody();
 
-/// Sockets that a forked child must close without sending anything: the session is its parent's.
+/// Sockets that a forked child must close without sending anything, because the session belongs to its parent.
 static SOCKETS: [AtomicI32; 32] = [const { AtomicI32::new(-1) }; 32];
 
-/// Whether the library is initialised, by this very process. Most calls find it so.
+/// Returns whether this process has initialised the library. This is the fast path of most calls.
 #[inline]
 fn is_ready() -> bool {
     STATE.load(SeqCst) == INITIALISED && !OWNER.is_parent()
 }
 
-/// Checks that calls may be answered at all.
+/// Checks that calls may be made at all: the library is not gone, and this process is not a forked child.
 pub fn check_alive() -> Result<(), Code> {
     match state() {
         FORKED => Err(CUDA_ERROR_NOT_INITIALIZED),
@@ -36,7 +36,7 @@ pub fn check_alive() -> Result<(), Code> {
     }
 }
 
-/// Checks that calls may be answered that need no `cuInit`, such as a forked child's.
+/// Checks that the library is not gone. A forked child may make such calls.
 pub fn check_not_gone() -> Result<(), Code> {
     if state() == GONE { Err(CUDA_ERROR_DEINITIALIZED) } else { Ok(()) }
 }
@@ -92,7 +92,8 @@ unsafe extern "C" fn forked() {
 
 /// Marks the library as gone. Returns whether this process may still use its sessions.
 pub fn end() -> bool {
-    // A child that was made without the C library's handlers may have its parent's state, or even its memory.
+    // A child that was created without the C library's fork handlers may have its parent's state, or even share its
+    // memory.
     if OWNER.is_other() {
         return false;
     }

@@ -1,6 +1,6 @@
-//! The statistics that a process which called any function writes to `REMOTEGPU_STATS`: a file, or a folder for files
-//! of several processes. The process writes when it ends, and every tenth of a second, since it may end by a signal or
-//! `_exit`.
+//! The statistics of a process that called any exported function. It writes them to `REMOTEGPU_STATS`: a file, or a
+//! folder for files of several processes. It writes at its end and ten times a second, because a signal or `_exit` may
+//! end it.
 
 use crate::program::{identity, log, stats, sys};
 use driverapi::descriptors::apart;
@@ -14,10 +14,10 @@ const STATS: &str = "REMOTEGPU_STATS";
 
 const EVERY: Duration = Duration::from_millis(100);
 
-/// The report written last; `None` once the final one was written.
+/// The last written report, or `None` after the final one.
 static WRITTEN: Mutex<Option<String>> = Mutex::new(Some(String::new()));
 
-/// Writes a report whenever it has changed, if the environment names a place for it.
+/// Starts writing a report whenever it has changed, if the environment sets a path.
 pub fn keep() {
     let Some(path) = std::env::var_os(STATS).map(PathBuf::from) else { return };
     let kept = sys::spawn("remotegpu-stats", move || {
@@ -37,9 +37,9 @@ pub fn keep() {
     }
 }
 
-/// Writes the last report.
+/// Writes the final report.
 pub fn write_last() {
-    // `remotegpu-run` has the file's name too, and calls nothing: it leaves the file to its command.
+    // `remotegpu-run` has the same environment but makes no calls. It leaves the file to the program that it runs.
     if let (Some(path), true) = (std::env::var_os(STATS), stats::is_any()) {
         let mut written = WRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
         *written = None;
@@ -47,13 +47,13 @@ pub fn write_last() {
     }
 }
 
-/// Writes a report: a folder gets a file for each process; a file keeps the report of a program's last process.
+/// Writes a report. A folder gets a file for each process; a file keeps the report of a program's last process.
 fn write(path: &Path, report: &str) {
     let file = if path.is_dir() { path.join(format!("{}.json", std::process::id())) } else { path.to_owned() };
     let open = || fs::OpenOptions::new().write(true).create(true).truncate(false).open(&file);
     let written = apart(open).and_then(|mut file| {
         writeln!(file, "{report}")?;
-        // Last, so that a process which is killed meanwhile leaves a report.
+        // The file is shortened last, so that a process which is killed meanwhile leaves a report.
         if file.metadata()?.is_file() { file.set_len(report.len() as u64 + 1) } else { Ok(()) }
     });
     if let Err(error) = written {

@@ -1,11 +1,11 @@
-//! Counts of calls of exported functions, and of the commands, round trips and bytes that this process has sent.
+//! Counters of calls of exported functions, and of the commands, round trips and bytes that this process has sent.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
-/// Calls of one exported function. Counters of functions that were called form a list.
+/// A counter for one exported function. The counters of functions that were called form a list.
 pub struct Counter {
     pub name: &'static str,
     calls: AtomicU64,
@@ -25,7 +25,7 @@ thread_local! {
     static LAST: Cell<Call> = const { Cell::new(Call { function: None, has_sent: false }) };
 }
 
-/// The last call that the program made on this thread.
+/// The last call of the program on this thread.
 #[derive(Clone, Copy)]
 pub struct Call {
     function: Option<&'static Counter>,
@@ -42,7 +42,7 @@ impl Counter {
         }
     }
 
-    /// Counts a call that begins.
+    /// Counts the beginning of a call.
     pub fn begin(&'static self) {
         if self.calls.fetch_add(1, Relaxed) == 0 {
             let this = ptr::from_ref(self).cast_mut();
@@ -58,7 +58,7 @@ impl Counter {
         let _ = LAST.try_with(|call| call.set(Call { function: Some(self), has_sent: false }));
     }
 
-    /// Counts a call that ends: local if it sent nothing.
+    /// Counts the end of a call. The call is local if it sent nothing.
     pub fn end(&'static self) {
         if !LAST.try_with(|call| call.get().has_sent).unwrap_or(true) {
             LOCAL_CALLS.fetch_add(1, Relaxed);
@@ -66,17 +66,17 @@ impl Counter {
     }
 }
 
-/// The call that this thread is in.
+/// Returns the current call of this thread.
 pub fn call() -> Call {
     LAST.get()
 }
 
-/// Counts what this thread does from now on for that call.
+/// Attributes this thread's later work to `call`.
 pub fn go_on(call: Call) {
     LAST.set(call);
 }
 
-/// Notes that the present call sends something; returns the call as it was.
+/// Records that the current call has sent something. Returns the call in its previous state.
 fn note_sent() -> Option<Call> {
     LAST.try_with(|call| call.replace(Call { has_sent: true, ..call.get() })).ok()
 }
@@ -101,7 +101,7 @@ pub fn received(bytes: usize) {
     BYTES_RECEIVED.fetch_add(bytes as u64, Relaxed);
 }
 
-/// Counts striped bytes, a part of those sent and received.
+/// Counts bytes that stripes transferred. They are included in the sent and received bytes.
 pub fn striped(bytes: usize) {
     BYTES_STRIPED.fetch_add(bytes as u64, Relaxed);
 }
@@ -119,12 +119,12 @@ fn by_function(count: impl Fn(&Counter) -> &AtomicU64) -> BTreeMap<&'static str,
     counts
 }
 
-/// Whether any function was called.
+/// Returns whether any function was called.
 pub fn is_any() -> bool {
     !FIRST.load(Relaxed).is_null()
 }
 
-/// Returns the counts of this process, which has this name, as one JSON object.
+/// Returns the counts of this process as one JSON object. `process` is the name of the process.
 pub fn report(process: &str) -> String {
     let calls = by_function(|counter| &counter.calls);
     serde_json::json!({

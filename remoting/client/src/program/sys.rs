@@ -1,4 +1,4 @@
-//! System calls that the standard library does not offer in the form needed here.
+//! System calls that the standard library does not offer in the form that the client needs.
 
 use crate::program::stats;
 use driverapi::descriptors::apart;
@@ -19,7 +19,7 @@ pub fn set_errno(value: i32) {
     unsafe { *libc::__errno_location() = value }
 }
 
-/// Starts a thread that no signal of the program is ever delivered to.
+/// Starts a thread with all signals blocked, so that no signal of the program is delivered to it.
 ///
 /// # Errors
 /// If the system has no more threads.
@@ -27,8 +27,8 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()>
     without_signals(|| thread::Builder::new().name(name.to_owned()).spawn(body)).map(drop)
 }
 
-/// Runs `work` on a thread of ours and waits for it: the calling thread may have a small stack. What it sends counts
-/// for the call that this thread is in.
+/// Runs `work` on a new thread and waits for it, because the calling thread may have a small stack. The bytes that
+/// `work` sends are counted for the calling thread's current call.
 ///
 /// # Errors
 /// If the system has no more threads.
@@ -47,7 +47,7 @@ pub fn aside<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> io::Result
     Ok(result)
 }
 
-/// Runs `start` with all signals blocked, as the threads that it starts then have them.
+/// Runs `start` with all signals blocked. Threads that it starts inherit this.
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: the sets are initialised by sigfillset and pthread_sigmask before they are read.
     unsafe {
@@ -60,8 +60,8 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Keeps the calling thread from being cancelled (`pthread_cancel`) while it lives: that would unwind through frames of
-/// this library. A thread that was asked to end does so at its next cancellation point.
+/// Blocks cancellation of the calling thread (`pthread_cancel`) until it is dropped, because cancellation would unwind
+/// frames of this library. A cancelled thread ends at its next cancellation point.
 pub struct Uncancelled(libc::c_int);
 
 unsafe extern "C" {
@@ -80,7 +80,7 @@ impl Uncancelled {
 
 impl Drop for Uncancelled {
     fn drop(&mut self) {
-        // SAFETY: a state that the function gave.
+        // SAFETY: the state came from the same function.
         unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
     }
 }
@@ -91,15 +91,15 @@ pub fn precise_sleeps() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
 }
 
-/// Borrows a descriptor that this process was started with, which stays open until its end.
+/// Borrows a descriptor that this process inherited at its start and never closes.
 ///
 /// # Errors
-/// If the number can be none.
+/// If the number cannot be a descriptor.
 pub fn inherited(fd: RawFd) -> io::Result<BorrowedFd<'static>> {
     if fd < 0 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: not -1. The kernel checks the number with each call; it owns no memory of ours.
+    // SAFETY: the number is not -1. The kernel checks it with each call; it owns no memory of this library.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
@@ -116,21 +116,22 @@ fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     }
 }
 
-/// Pieces that one system call sends.
+/// The maximum number of pieces in one system call.
 const PIECES: usize = 16;
 
-/// Sends as much of the pieces as the socket takes, without a copy and without SIGPIPE; blocks until it takes some.
+/// Sends bytes of the pieces without copying them and without SIGPIPE. Blocks until the socket accepts some bytes, and
+/// returns their number.
 ///
 /// # Errors
-/// As sendmsg.
+/// Those of sendmsg.
 pub fn send<'a>(socket: RawFd, pieces: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
     send_with(socket, pieces, libc::MSG_NOSIGNAL)
 }
 
-/// Sends what fits at once.
+/// Like [`send`], but does not block.
 ///
 /// # Errors
-/// As sendmsg; `WouldBlock` if nothing fits.
+/// Those of sendmsg; `WouldBlock` if the socket accepts no byte.
 pub fn send_some<'a>(socket: RawFd, pieces: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
     send_with(socket, pieces, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
 }
@@ -151,19 +152,19 @@ fn send_with<'a>(socket: RawFd, pieces: impl Iterator<Item = &'a [u8]>, flags: i
     })
 }
 
-/// Makes the number `socket` stand for the same as `other`; what it stood for before is closed.
+/// Makes the descriptor `socket` refer to the same file as `other`, and closes its previous file.
 ///
 /// # Errors
-/// As dup3.
+/// Those of dup3.
 pub fn replace(socket: RawFd, other: RawFd) -> io::Result<()> {
     // SAFETY: takes numbers only; both are descriptors of this library.
     retry(|| unsafe { libc::dup3(other, socket, libc::O_CLOEXEC) as isize }).map(drop)
 }
 
-/// Receives at most `len` bytes to `to`; 0 is the end of the stream.
+/// Receives at most `len` bytes to `to`, and returns their number; 0 is the end of the stream.
 ///
 /// # Errors
-/// As recv; `WouldBlock` if not `wait` and nothing is there.
+/// Those of recv; `WouldBlock` if no byte is available and `wait` is not set, or after the socket's timeout.
 ///
 /// # Safety
 /// `to` is valid for writes of `len` bytes.
@@ -173,17 +174,17 @@ pub unsafe fn receive(socket: RawFd, to: *mut u8, len: usize, wait: bool) -> io:
     retry(|| unsafe { libc::recv(socket, to.cast(), len, flags) })
 }
 
-/// Returns when there is something to receive, or after `limit`.
+/// Waits until bytes can be received, at most for `limit`.
 pub fn wait_until_readable(socket: RawFd, limit: Duration) {
     wait_until(socket, libc::POLLIN, limit);
 }
 
-/// Returns when the socket takes more, or after `limit`.
+/// Waits until bytes can be sent, at most for `limit`.
 pub fn wait_until_writable(socket: RawFd, limit: Duration) {
     wait_until(socket, libc::POLLOUT, limit);
 }
 
-/// Returns when the other end is closed, or after `limit`.
+/// Waits until the other end is closed, at most for `limit`.
 pub fn wait_until_closed(socket: RawFd, limit: Duration) {
     wait_until(socket, libc::POLLRDHUP, limit);
 }
@@ -195,13 +196,13 @@ fn wait_until(socket: RawFd, events: libc::c_short, limit: Duration) {
     unsafe { libc::ppoll(&mut waited, 1, &limit, std::ptr::null()) };
 }
 
-/// Ends both directions, so that a thread blocked in the socket returns.
+/// Shuts both directions down, so that a thread which is blocked in the socket returns.
 pub fn shut_down(socket: RawFd) {
     // SAFETY: takes numbers only.
     unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
 }
 
-/// Limits how long a receive may block; `None` is forever.
+/// Sets the maximum duration of a receive. `None` means no limit.
 pub fn receive_timeout(socket: RawFd, seconds: Option<u32>) {
     let limit = libc::timeval { tv_sec: seconds.unwrap_or(0).into(), tv_usec: 0 };
     // SAFETY: the kernel reads one timeval.
@@ -211,15 +212,17 @@ pub fn receive_timeout(socket: RawFd, seconds: Option<u32>) {
     }
 }
 
-/// Watches one socket for the background reader; armed for one event at a time.
+/// A watch on one socket for the background reader. Arming it enables one event.
 pub struct Watch {
     epoll: OwnedFd,
     socket: RawFd,
 }
 
 impl Watch {
+    /// Creates a watch that is not armed.
+    ///
     /// # Errors
-    /// As epoll_create1 and epoll_ctl.
+    /// Those of epoll_create1 and epoll_ctl.
     pub fn new(socket: RawFd) -> io::Result<Self> {
         // SAFETY: epoll_create1 returns a new descriptor or -1.
         let epoll = unsafe {
@@ -234,16 +237,16 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Watches again after the socket's number came to stand for another socket.
+    /// Registers the socket again after [`replace`] changed its file.
     ///
     /// # Errors
-    /// As epoll_ctl.
+    /// Those of epoll_ctl.
     pub fn renew(&self) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, 0)
     }
 
     pub fn arm(&self) {
-        // Fails only for a socket that is gone, and then there is nothing to read.
+        // This fails only for a closed socket, which has nothing to read.
         let _ = self.control(libc::EPOLL_CTL_MOD, (libc::EPOLLIN | libc::EPOLLONESHOT) as u32);
     }
 
@@ -251,7 +254,7 @@ impl Watch {
         let _ = self.control(libc::EPOLL_CTL_MOD, libc::EPOLLONESHOT as u32);
     }
 
-    /// Returns when there is something to read and the watch was armed: true; or after `limit`: false.
+    /// Waits for the event at most for `limit`. Returns true if it happened.
     pub fn wait(&self, limit: Duration) -> bool {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: room for one event. An interruption or error makes the caller look at the socket, which is harmless.
@@ -268,7 +271,7 @@ impl Watch {
     }
 }
 
-/// Reserves a range of addresses without memory, at `address` and nowhere else.
+/// Reserves a range of addresses without memory, at exactly `address`. Returns false if a part of it is used.
 pub fn reserve(address: u64, size: u64) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let wanted = std::ptr::without_provenance_mut::<c_void>(address as usize);
@@ -282,7 +285,7 @@ pub fn reserve(address: u64, size: u64) -> bool {
     }
 }
 
-/// Puts zeroed memory behind reserved addresses; false if there is none.
+/// Maps zeroed memory at reserved addresses. Returns false if there is no memory.
 ///
 /// # Safety
 /// The range is part of one that [`reserve`] reserved, and has no memory yet.
@@ -295,7 +298,7 @@ pub unsafe fn back(address: usize, size: usize) -> bool {
 /// Like [`back`], with memory that children made by fork share.
 ///
 /// # Safety
-/// As [`back`].
+/// Same as [`back`].
 pub unsafe fn back_for_children(address: usize, size: usize) -> bool {
     let (protection, place) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::without_provenance_mut(address));
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
@@ -309,13 +312,14 @@ pub unsafe fn back_for_children(address: usize, size: usize) -> bool {
 /// As [`back`]; the file has `size` bytes from `offset` on for good.
 pub unsafe fn back_with(address: usize, size: usize, file: BorrowedFd<'_>, offset: u64) -> bool {
     let (protection, place) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::without_provenance_mut(address));
-    // MAP_POPULATE charges the pages to this process: the first user is charged for a page, and must not be the worker.
+    // MAP_POPULATE charges the pages to this process. The kernel charges a page to its first user, which must not be
+    // the worker.
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
     // SAFETY: as the caller vouches, nothing else lies there.
     unsafe { libc::mmap(place, size, protection, flags, file.as_raw_fd(), offset as i64) != libc::MAP_FAILED }
 }
 
-/// Takes the memory away again; the addresses stay reserved.
+/// Unmaps the memory. The addresses stay reserved.
 ///
 /// # Safety
 /// The range was given to [`back`], and nothing uses its memory any more.
@@ -325,7 +329,7 @@ pub unsafe fn unback(address: usize, size: usize) {
     unsafe { libc::mmap(std::ptr::without_provenance_mut(address), size, libc::PROT_NONE, flags, -1, 0) };
 }
 
-/// Whether the process has memory, or reserved addresses, in the page of this address.
+/// Returns whether the page of this address has memory or is reserved.
 pub fn is_mapped(address: usize) -> bool {
     const PAGE: usize = 4096;
     let mut resident = 0u8;
@@ -333,8 +337,8 @@ pub fn is_mapped(address: usize) -> bool {
     unsafe { libc::mincore(std::ptr::without_provenance_mut(address / PAGE * PAGE), 1, &raw mut resident) == 0 }
 }
 
-/// Reads memory of this process that may be gone by now, at these addresses one after the other; false if some of it
-/// is.
+/// Reads the ranges `places`, one after the other, from memory of this process that may be unmapped. Returns false if a
+/// part of it is.
 pub fn read_memory(places: &[Range<usize>], to: &mut [u8]) -> bool {
     let own = to.as_mut_ptr();
     assert_eq!(places.iter().map(Range::len).sum::<usize>(), to.len());
@@ -344,7 +348,7 @@ pub fn read_memory(places: &[Range<usize>], to: &mut [u8]) -> bool {
     }
 }
 
-/// Like [`read_memory`], but writes.
+/// Writes the ranges `places` as [`read_memory`] reads them.
 pub fn write_memory(places: &[Range<usize>], from: &[u8]) -> bool {
     let own = from.as_ptr().cast_mut();
     assert_eq!(places.iter().map(Range::len).sum::<usize>(), from.len());
@@ -363,8 +367,8 @@ type Transfer = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> isize;
 
-/// Copies between `own` and the places; returns whether all of the bytes were copied. Where a sandbox forbids the call,
-/// the memory is assumed to be as registered, and `copy` is called.
+/// Copies between `own` and the ranges. Returns whether all bytes were copied. If a sandbox forbids the system call,
+/// uses `copy` and assumes that the memory is still mapped.
 ///
 /// # Safety
 /// `own` has as many bytes as the places together.
@@ -380,13 +384,13 @@ unsafe fn transfer(
         let there: Vec<_> = some.iter().map(vector).collect();
         let len = there.iter().map(|place| place.iov_len).sum();
         let here = libc::iovec { iov_base: own.cast(), iov_len: len };
-        // SAFETY: `own` has `len` bytes, and the kernel answers for remote ranges that are not there.
+        // SAFETY: `own` has `len` bytes, and the kernel reports an error for remote ranges that are not mapped.
         match unsafe { call(libc::getpid(), &raw const here, 1, there.as_ptr(), there.len() as libc::c_ulong, 0) } {
             count if count >= 0 && count as usize == len => {}
             -1 if matches!(errno(), libc::EPERM | libc::ENOSYS) => {
                 let mut own = own;
                 for place in some {
-                    // SAFETY: the caller's, and what was registered is there.
+                    // SAFETY: the caller vouches for `own`, and registered memory is mapped.
                     unsafe { copy(own, remote(place), place.len()) };
                     own = own.wrapping_add(place.len());
                 }
@@ -398,12 +402,12 @@ unsafe fn transfer(
     true
 }
 
-/// Page-aligned zeroed memory for pinned allocations; null if there is none.
+/// Returns page-aligned zeroed memory for pinned allocations, or null if there is none.
 pub fn allocate_pages(size: usize) -> *mut u8 {
     new_pages(size, libc::MAP_PRIVATE)
 }
 
-/// Like [`allocate_pages`]; children made by fork share the pages.
+/// Like [`allocate_pages`], with pages that children made by fork share.
 pub fn allocate_pages_for_children(size: usize) -> *mut u8 {
     new_pages(size, libc::MAP_SHARED)
 }
@@ -415,6 +419,8 @@ fn new_pages(size: usize, kind: i32) -> *mut u8 {
     if got == libc::MAP_FAILED { std::ptr::null_mut() } else { got.cast() }
 }
 
+/// Frees memory of [`allocate_pages`].
+///
 /// # Safety
 /// The range came from [`allocate_pages`] and nothing uses it any more.
 pub unsafe fn free_pages(address: *mut u8, size: usize) {
@@ -422,7 +428,7 @@ pub unsafe fn free_pages(address: *mut u8, size: usize) {
     unsafe { libc::munmap(address.cast(), size) };
 }
 
-/// Writes bytes to a descriptor of the program (what kernels print goes to its standard output).
+/// Writes bytes to a descriptor of the program, such as its standard output for the output of kernels.
 pub fn write_all(fd: RawFd, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         // SAFETY: write only reads the borrowed bytes.
@@ -433,7 +439,7 @@ pub fn write_all(fd: RawFd, mut bytes: &[u8]) {
     }
 }
 
-/// The address of a function that this library exports, or null.
+/// Returns the address of a function that this library exports, or null.
 pub fn own_function(name: &str) -> *const c_void {
     static OWN: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     let own = *OWN.get_or_init(|| {
