@@ -13,7 +13,8 @@ use driverapi::types::*;
 use std::ffi::{c_uint, c_void};
 
 const ALLOC_FLAGS: c_uint = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-/// The flag that the driver refuses on a system that cannot map I/O memory.
+/// The flag for I/O memory, which `cuMemHostRegister` refuses. CUDA does the same on a system whose kernel does not
+/// support the flag.
 const ABSENT_REGISTER_FLAGS: c_uint = CU_MEMHOSTREGISTER_IOMEMORY;
 const REGISTER_FLAGS: c_uint =
     CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY | ABSENT_REGISTER_FLAGS;
