@@ -39,7 +39,7 @@ pub struct Context {
     profile: Profile,
     queues: Mutex<Vec<StreamQueue>>,
     fault: AtomicU32,
-    /// The fault code that calls may report, or 0. A fault is not reported before it is recorded here.
+    /// The fault code that calls report, or 0. It is set when the program may learn of the fault.
     told: AtomicU32,
 }
 
@@ -221,8 +221,7 @@ pub struct Printed {
     text: Mutex<Vec<u8>>,
 }
 
-/// The number of bytes at which the text is shown without a synchronisation. It is larger than CUDA's default printf
-/// buffer needs.
+/// The number of bytes of text that are shown without a synchronisation. It is many times CUDA's default printf buffer.
 const PRINT_AT: usize = 1 << 20;
 
 impl Printed {
