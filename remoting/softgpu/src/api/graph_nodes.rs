@@ -372,52 +372,52 @@ entry_points! {
     }
 
     fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, out: Out<CUgraph>) {
-        // SAFETY: `describe` has checked the node's kind, so this member is valid. The same holds for the reads below.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         out.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_GRAPH)?.graph }.graph)
     }
 
     fn cuGraphKernelNodeGetParams(node: CUgraphNode, params: Out<CUDA_KERNEL_NODE_PARAMS_v1>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_KERNEL)?.kernel.v1 })
     }
 
     fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, params: Out<CUDA_KERNEL_NODE_PARAMS>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_KERNEL)?.kernel })
     }
 
     fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, params: Out<CUDA_MEMCPY3D>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_MEMCPY)?.memcpy }.copyParams)
     }
 
     fn cuGraphMemsetNodeGetParams(node: CUgraphNode, params: Out<CUDA_MEMSET_NODE_PARAMS>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_MEMSET)?.memset }.memset)
     }
 
     fn cuGraphHostNodeGetParams(node: CUgraphNode, params: Out<CUDA_HOST_NODE_PARAMS>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_HOST)?.host })
     }
 
     fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<CUevent>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         event.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD)?.event })
     }
 
     fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<CUevent>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         event.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT)?.event })
     }
 
     fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, params: Out<CUDA_MEM_ALLOC_NODE_PARAMS>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC)?.alloc })
     }
 
     fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, address: Out<CUdeviceptr>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         address.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_MEM_FREE)?.free })
     }
 

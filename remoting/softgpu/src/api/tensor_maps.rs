@@ -9,7 +9,7 @@ use driverapi::types::CUtensorMap;
 use std::ffi::{c_int, c_uint, c_void};
 
 const MOST_DIMENSIONS: u32 = 5;
-/// `CU_TENSOR_MAP_ALLOC_CLASS_SMALL`, the only one that is ever in effect, as the device's attribute says.
+/// `CU_TENSOR_MAP_ALLOC_CLASS_SMALL`, the only class that has an effect. A device attribute reports this.
 const SMALL: c_uint = 1;
 const LARGE: c_uint = 2;
 

@@ -80,7 +80,7 @@ impl Operation {
         Arc::clone(&self.past.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether a part of an operation happened before this one.
+    /// Whether the point `other` happened before the present point of this operation, or is that point.
     pub fn is_after(&self, other: Point) -> bool {
         let own = self.point();
         if other.track == own.track {

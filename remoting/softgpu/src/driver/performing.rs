@@ -23,7 +23,7 @@ impl Driver {
         Ok(captured)
     }
 
-    /// Does work in stream order.
+    /// Does work in stream order. `how` says whether the calling thread may do it.
     pub fn start(&self, work: Work, how: How, stream: &Stream) -> R {
         match (work, how) {
             (Work::Record(event), _) => event.record(stream, self.start)?,

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl Driver {
-    /// Returns the number of the pool that `cuMemAllocAsync` uses on a device.
+    /// Locks and returns the handle of the pool that `cuMemAllocAsync` uses on a device.
     pub fn current_pool(&self, device: &Device) -> MutexGuard<'_, usize> {
         self.current_pools[device.ordinal].lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -161,8 +161,8 @@ pub struct Pool {
     pub relocations: Vec<PoolRelocation>,
 }
 
-/// Starts of the address windows of the non-global spaces in the generic space, and of the one for functions.
-/// User-space host addresses are below 2^57, so no window can be mistaken for device memory.
+/// The first generic address of shared memory. The constants below are those of local memory, parameters and functions.
+/// Host addresses of programs are below 2^57, so these addresses differ from all addresses of device memory.
 pub const SHARED_WINDOW: u64 = 1 << 58;
 pub const LOCAL_WINDOW: u64 = 1 << 59;
 pub const PARAM_WINDOW: u64 = 1 << 60;

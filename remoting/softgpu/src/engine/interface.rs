@@ -25,7 +25,7 @@ pub struct Param {
     pub align: u32,
 }
 
-/// An entry function.
+/// The properties of an entry function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
     pub name: String,
@@ -77,7 +77,7 @@ pub enum Space {
     Const,
 }
 
-/// A module-scope variable.
+/// The properties of a module-scope variable, with its size in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Global {
     pub name: String,

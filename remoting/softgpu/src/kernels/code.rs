@@ -1,4 +1,4 @@
-//! Modules, libraries, kernels and functions.
+//! The objects for loaded code: modules, libraries, kernels and functions.
 
 use crate::engine::{CompileError, Image, Kernel, Program};
 use crate::ffi::R;

@@ -259,7 +259,7 @@ impl Launch {
         known.map_or([0; 64], |each| unsafe { each.value.pad })
     }
 
-    /// Returns the attributes that were set.
+    /// Returns the attributes that were set, for queries.
     pub fn attributes(&self) -> Vec<CUlaunchAttribute> {
         let attribute = |id, pad| CUlaunchAttribute { id, pad: [0; 4], value: CUlaunchAttributeValue { pad } };
         let mut all: Vec<_> = self.kept.iter().map(|&(id, pad)| attribute(id, pad)).collect();

@@ -39,7 +39,7 @@ impl Rules {
     /// Reads a file of rules. If `tally` is a path, also opens the file that counts how often each rule is applied.
     ///
     /// # Errors
-    /// A message for a person.
+    /// A message that names the file and the reason.
     pub fn open(file: &str, tally: Option<&str>) -> Result<Rules, String> {
         let text = fs::read_to_string(file).map_err(|error| format!("{RULES_ENV}={file}: {error}"))?;
         let rules = parse(&text).map_err(|(line, why)| format!("{file}, line {line}: {why}"))?;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The text between the PTX units of a linked image. It is a comment, so the image is still PTX.
 pub const UNIT_SEPARATOR: &str = "\n// remotegpu: next unit\n";
 
-/// The contents of an image.
+/// The code in an image: PTX, or machine code for a null GPU.
 pub struct Source {
     model: &'static Model,
     /// The candidates that can each be compiled alone, best first. A candidate may consist of several units that are

@@ -227,7 +227,7 @@ impl Drop for Announced {
     }
 }
 
-/// The progress of an event.
+/// Whether an event has a record, and whether its stream has reached the latest record.
 pub enum Progress {
     NeverRecorded,
     Pending,

@@ -1,4 +1,4 @@
-//! The threads that have arrived at a barrier.
+//! The state of a barrier: the threads that have arrived.
 
 /// The number of barriers: those that programs can name, and that of the cluster.
 pub const BARRIERS: usize = 17;

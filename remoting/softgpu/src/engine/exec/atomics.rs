@@ -255,7 +255,7 @@ impl Handler for AtomicWide {
 fn replace(host: Host, expected: u128, new: u128) -> u128 {
     let (mut low, mut high) = (expected as u64, (expected >> 64) as u64);
     // SAFETY: as in `Cell::update`, for 16 bytes; a program that needs the instruction is refused where the processor has
-    // none. The compiler keeps `rbx` for itself, so that it is put back; the address has a register of its own beside it.
+    // none. The compiler keeps `rbx` for itself, so the code restores it. The address has a separate register.
     unsafe {
         asm!(
             "xchg {kept}, rbx", "lock cmpxchg16b [rdi]", "mov rbx, {kept}",

@@ -1,4 +1,4 @@
-//! Branches, calls and exits (ISA 9.7.12).
+//! The handlers of branches, calls and exits (ISA 9.7.12).
 
 use super::lanes::set_lanes;
 use super::warp::{Group, Return};

@@ -46,7 +46,7 @@ pub fn from_fp8(bits: u32, kind: Kind) -> f32 {
     if bits & 0x80 != 0 { -magnitude } else { magnitude }
 }
 
-/// Flags in `mods`.
+/// The flags of a conversion, which are in `mods`.
 pub mod flag {
     pub const E5M2: u32 = 1;
     pub const RELU: u32 = 2;

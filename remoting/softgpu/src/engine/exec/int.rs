@@ -332,8 +332,8 @@ impl Handler for Dp2a {
 }
 
 /// The handler of additions with the condition code: `d = a + b (+ carry)`. The carry out is the predicate `d2`, and
-/// the carry in is the predicate `c`. If `mods` is 1, it subtracts. The carry of a subtraction is that of `a + !b + 1`,
-/// which is set if nothing was borrowed, because compilers read it with `addc`.
+/// the carry in is the predicate `c`. If `mods` is 1, it subtracts. The carry of a subtraction is that of `a + !b + 1`.
+/// It is set if nothing was borrowed, which is what compilers expect when they read it with `addc`.
 pub struct Carry<T>(std::marker::PhantomData<T>);
 
 /// The integer widths that have carry chains.

@@ -1,4 +1,4 @@
-//! Loads, stores and asynchronous copies (ISA 9.7.9).
+//! The handlers of loads, stores and asynchronous copies (ISA 9.7.9).
 
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};

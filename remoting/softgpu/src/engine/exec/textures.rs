@@ -1,4 +1,4 @@
-//! `tex`, `tld4`, `suld` and `sust` through handles (ISA 9.7.10 and 9.7.11).
+//! The handlers of `tex`, `tld4`, `suld` and `sust` for textures and surfaces that handles name (ISA 9.7.10, 9.7.11).
 
 use std::sync::Arc;
 

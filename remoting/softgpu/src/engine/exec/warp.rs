@@ -22,7 +22,7 @@ pub struct Return {
     pub call: u32,
 }
 
-/// The start of a function's registers and local variables.
+/// The first register, predicate and byte of local memory of a function that a group executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Frame {
     pub function: u32,
