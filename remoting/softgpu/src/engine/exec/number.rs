@@ -60,7 +60,7 @@ pub fn to_integral(x: f64, mode: Mode) -> f64 {
     }
 }
 
-/// Returns the number of a format that is nearest to `x` in the direction of `mode`. Overflow gives infinity or the
+/// Rounds `x` to a format in the direction of `mode`. A number that is too large becomes infinity or the format's
 /// largest number.
 pub fn round(x: f64, format: Format, mode: Mode) -> f64 {
     if x == 0.0 || !x.is_finite() {
