@@ -16,7 +16,8 @@ use std::ffi::{CString, c_char, c_int};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Returns a function of the current context. The handle of a kernel means the kernel's function in that context.
+/// Returns a function of the current context. `which` may be the handle of a kernel, and then
+/// means the kernel's function in that context.
 pub fn function(which: CUfunction) -> R<Arc<Function>> {
     driver()?.function_or_kernel(id(which), &*current()?)
 }

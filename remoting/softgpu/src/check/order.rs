@@ -15,7 +15,7 @@ struct Track {
 #[derive(Clone)]
 pub struct Begun {
     pub point: Point,
-    /// The clock that happened before the operation.
+    /// The clock of all points that happened before the operation.
     pub past: Arc<Clock>,
 }
 

@@ -22,7 +22,7 @@ pub enum Step {
 pub struct Exec {
     /// Executes the instruction for the masked lanes of the running warp.
     pub warp: unsafe fn(&mut Block, &Inst, u32) -> Step,
-    /// Executes the instruction for all threads of a block that runs in step.
+    /// Executes the instruction for all threads of a block that runs in lockstep.
     pub block: fn(&mut Block, &Inst) -> Step,
     /// Executes the part of the work that `block` leaves, lane by lane.
     pub rows: unsafe fn(&mut Block, &Inst) -> Step,

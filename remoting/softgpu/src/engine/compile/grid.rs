@@ -51,7 +51,7 @@ DONE:
 }
 ";
 
-/// Whether a program calls one of these functions. They are weak, so a program's own definitions replace them.
+/// Whether a program needs [`PTX`], because it calls one of the functions without a definition of its own.
 pub fn is_wanted(modules: &[Module]) -> bool {
     let mut functions = modules.iter().flat_map(|module| &module.functions);
     functions.any(|function| function.body.is_none() && function.name.starts_with("cudaCG"))

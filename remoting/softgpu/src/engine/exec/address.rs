@@ -37,7 +37,7 @@ fn all_within(addresses: &Addresses, bytes: u64, base: u64, len: u64) -> bool {
     !bad
 }
 
-/// The rows of the register that contains an instruction's base address, for a block in step.
+/// The rows of the register that contains an instruction's base address, for a block in lockstep.
 #[derive(Clone, Copy)]
 pub enum AddressRows {
     Narrow(Rows<u32>),
@@ -73,7 +73,7 @@ impl Block<'_> {
         addresses
     }
 
-    /// Returns an instruction's addresses in a block in step, or `None` if they are not affine.
+    /// Returns an instruction's addresses in a block in lockstep, or `None` if they are not affine.
     #[inline(always)]
     pub fn affine_addresses(&self, inst: &Inst) -> Option<Affine> {
         let offset = inst.imm as u64;
@@ -105,7 +105,7 @@ impl Block<'_> {
         }
     }
 
-    /// Returns the host address of a block's first element in step, or `None` if the elements are not contiguous.
+    /// Returns the host address of a block's first element in lockstep, or `None` if the elements are not contiguous.
     #[inline(always)]
     pub fn locate_rows(&mut self, inst: &Inst, element: usize) -> Option<Host> {
         let (addresses, last) = (self.affine_addresses(inst)?, self.last());
@@ -126,7 +126,7 @@ impl Block<'_> {
         }
     }
 
-    /// Returns an instruction's addresses in one warp of a block in step.
+    /// Returns an instruction's addresses in one warp of a block in lockstep.
     #[inline(always)]
     pub fn addresses_of(&self, inst: &Inst, rows: AddressRows, warp: usize) -> Addresses {
         let mut addresses = [0; LANES];

@@ -1,5 +1,5 @@
 //! Values that are stored without lanes: an affine register has the value `base + step * t + stride * b` in thread `t`
-//! of block `b`. Blocks that run in step are numbered from 0. Most addresses and loop counters have this form.
+//! of block `b`. Blocks that run in lockstep are numbered from 0. Most addresses and loop counters have this form.
 //!
 //! Sums, products with a common factor and left shifts are exact modulo 2^32 or 2^64. For operations whose result
 //! depends on the width (widening, comparing, right shifts), the rules require that the value wraps in no thread.

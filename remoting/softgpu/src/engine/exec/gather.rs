@@ -67,8 +67,8 @@ pub fn scatter<E: Element>(hosts: &[Host; LANES], values: &[E::Register; LANES])
     }
 }
 
-/// Loads a row of a block in step. This works only if in each half the addresses are equal or contiguous, as in tiles
-/// of 16 columns. It does not compute an address for each lane.
+/// Loads a row of a block in lockstep. This works only if in each half the addresses are equal or contiguous, as in
+/// tiles of 16 columns. It does not compute an address for each lane.
 #[inline(always)]
 pub fn load_halves<E: Element>(block: &mut Block, inst: &Inst, rows: AddressRows, warp: usize) -> bool {
     let size = size_of::<E::Memory>();

@@ -17,7 +17,7 @@ pub trait Handler {
 
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step;
 
-    /// Executes the instruction for all lanes of all warps of a block in step, as far as this is possible without
+    /// Executes the instruction for all lanes of all warps of a block in lockstep, as far as this is possible without
     /// looking at lanes.
     fn run_block(block: &mut Block, inst: &Inst) -> Step {
         block.run_rows(inst)

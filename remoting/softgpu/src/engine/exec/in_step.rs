@@ -1,4 +1,4 @@
-//! The state of a block whose warps run in step: one pc, and registers that may be stored without lanes.
+//! The state of a block whose warps run in lockstep: one pc, and registers that may be stored without lanes.
 
 use super::affine::Affine;
 use super::warp::Frame;
@@ -13,7 +13,7 @@ pub enum Held {
     Double(Affine),
 }
 
-/// The state of a block in step. The pcs of its warps are not up to date while it runs.
+/// The state of a block in lockstep. The pcs of its warps are not up to date while it runs.
 #[derive(Default)]
 pub struct Lockstep {
     pub active: bool,

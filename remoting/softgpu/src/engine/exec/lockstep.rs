@@ -1,8 +1,8 @@
-//! Execution of a block in step. An instruction is executed once for all warps of the block. A value that is the same
-//! in all threads, or affine in the thread's index, is computed once. Small blocks that do not wait for each other's
-//! threads form teams, which run like one block.
+//! Execution of a block in lockstep. An instruction is executed once for all warps of the block. A value that is the
+//! same in all threads, or affine in the thread's index, is computed once. Small blocks that do not wait for each
+//! other's threads form teams, which run like one block.
 //!
-//! A block runs in step while its warps are full, at the same pc and not in a called function. The `run_block`
+//! A block runs in lockstep while its warps are full, at the same pc and not in a called function. The `run_block`
 //! functions of handlers may rely on this. An instruction without its own `run_block` is executed warp by warp. When
 //! warps diverge, each runs on its own until all are at the same pc again.
 
@@ -14,13 +14,13 @@ use super::{Block, Turn};
 use crate::engine::code::{CONST, Inst, NONE, NOT, Step};
 
 impl Block<'_> {
-    /// Returns the index of the last thread of a block, and of the last block that runs in step.
+    /// Returns the index of the last thread of a block, and of the last block that runs in lockstep.
     #[inline(always)]
     pub fn last(&self) -> Last {
         Last { thread: u64::from(self.block_warps) * LANES as u64 - 1, block: u64::from(self.team) - 1 }
     }
 
-    /// Starts execution in step if all warps are full and at the same place. Returns whether it started.
+    /// Starts execution in lockstep if all warps are full and at the same place. Returns whether it started.
     pub fn fall_in(&mut self) -> bool {
         let (mut lead, turn) = (None, self.launch.turn);
         let together = self.warps.iter_mut().all(|warp| {
@@ -37,7 +37,7 @@ impl Block<'_> {
         true
     }
 
-    /// Ends execution in step. Each warp then continues on its own.
+    /// Ends execution in lockstep. Each warp then continues on its own.
     fn fall_out(&mut self) {
         for slot in 0..self.lockstep.held.len() as u32 {
             self.expand(slot);

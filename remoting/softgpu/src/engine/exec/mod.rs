@@ -1,7 +1,7 @@
 //! The interpreter of decoded code. A block has warps of 32 lanes, a warp has groups of lanes that share a pc, and each
 //! instruction form has a handler.
 //!
-//! `block`, `warp`, `lockstep`, `registers` and `lanes` are the machine. `in_step` has its state in step, and
+//! `block`, `warp`, `lockstep`, `registers` and `lanes` are the machine. `in_step` has its state in lockstep, and
 //! `arrivals` the state of barriers. `handler` is the interface of the handlers. The handlers of each kind of
 //! instruction are in one file, as in the sections of the PTX ISA. `engine::launch` runs blocks, and `compile` names
 //! handlers. The interpreter sees only decoded code, not PTX text. It accesses memory only through addresses that were

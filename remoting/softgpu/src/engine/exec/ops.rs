@@ -323,7 +323,7 @@ impl<O: Test> Handler for SetP<O> {
     }
 }
 
-/// Sets both destinations of a comparison, for one warp of a block in step.
+/// Sets both destinations of a comparison, for one warp of a block in lockstep.
 #[inline(always)]
 fn set_both(block: &mut Block, inst: &Inst, warp: u32, truth: u32) {
     let c = block.pred_of(inst.c, warp);
