@@ -105,7 +105,7 @@ impl Block<'_> {
         }
     }
 
-    /// Returns the host address of a block's first element in lockstep, or `None` if the elements are not contiguous.
+    /// Returns the host address of the elements of a block in lockstep, or `None` if the elements are not contiguous.
     #[inline(always)]
     pub fn locate_rows(&mut self, inst: &Inst, element: usize) -> Option<Host> {
         let (addresses, last) = (self.affine_addresses(inst)?, self.last());
