@@ -1,8 +1,7 @@
-//! The C boundary: what arrives from a program and how answers leave.
+//! The C boundary: it converts arguments from a program, and stores results in the program's memory.
 //!
-//! `Out`, `In`, `Array` and `Text` have the layout of the C pointer they stand for, so that an entry point can name
-//! them in its signature. They check for null; that the memory behind is what the CUDA documentation asks for is the
-//! caller's promise, as with any driver.
+//! `Out`, `In`, `Array` and `Text` have the layout of a C pointer, so an entry point can use them in its signature.
+//! They check for null. The caller guarantees that the memory behind a pointer is as the CUDA documentation says.
 
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN};
 use driverapi::refusals::{self, first_time, is_asked_in_passing};
@@ -15,10 +14,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The result of everything behind an entry point; the error is the `CUresult` that the program sees.
+/// The result of all functions behind an entry point. The error is the `CUresult` that the program receives.
 pub type R<T = ()> = Result<T, CUresult>;
 
-/// Runs the body of an entry point. No panic crosses the C boundary.
+/// Runs the body of an entry point. A panic becomes an error code and does not cross the C boundary.
 pub fn edge(body: impl FnOnce() -> R) -> CUresult {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
@@ -27,7 +26,7 @@ pub fn edge(body: impl FnOnce() -> R) -> CUresult {
     }
 }
 
-/// Like `edge`, for an entry point that has a name for reports.
+/// Runs the body of an entry point as `edge` does. Reports use `name` for the function.
 pub fn entry(name: &'static str, body: impl FnOnce() -> R) -> CUresult {
     let code = edge(body);
     if code == CUDA_ERROR_NOT_SUPPORTED {
@@ -37,13 +36,13 @@ pub fn entry(name: &'static str, body: impl FnOnce() -> R) -> CUresult {
     code
 }
 
-/// Writes a line in one write, so that lines of several processes do not mix. Nothing can be done about a closed
-/// stream.
+/// Writes a line to stderr with one system call, so that lines of several processes do not mix. Errors, such as a
+/// closed stderr, are ignored.
 pub fn print(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Logs one line for each name, however often it is refused.
+/// Logs that a function is not supported, once for each name.
 pub fn tell(name: &'static str) {
     if !is_asked_in_passing(name) && first_time(name) {
         say(&format!("{name} is not supported, or not as the program uses it"));
@@ -54,7 +53,7 @@ pub fn say(line: &str) {
     print(&format!("remotegpu: software GPU: {line}"));
 }
 
-/// Counts and logs an attribute or option that made a call fail, if one did.
+/// Counts and logs an attribute or option that made a call fail. Does nothing if `code` is success.
 #[cold]
 pub fn failed(name: &'static str, code: CUresult, arguments: &[u64]) {
     if !is_of_worker() {
@@ -62,8 +61,8 @@ pub fn failed(name: &'static str, code: CUresult, arguments: &[u64]) {
     }
 }
 
-/// Whether this process is an appliance's worker. Its failed calls are not reported: it asks for all attributes of a
-/// kernel in advance, and the client reports those that a program asked for and did not get.
+/// Whether this process is an appliance's worker. Its failed calls are not reported, because it queries all attributes
+/// of a kernel in advance. The client reports the attributes that a program queried without success.
 fn is_of_worker() -> bool {
     static WORKER: OnceLock<bool> = OnceLock::new();
     *WORKER.get_or_init(|| {
@@ -72,11 +71,11 @@ fn is_of_worker() -> bool {
     })
 }
 
-/// The destination of an answer.
+/// A pointer to which a function writes a result.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
-// Derived, these would ask the same of T.
+// A derived `Clone` or `Copy` would require the same trait of `T`.
 impl<T> Clone for Out<T> {
     fn clone(&self) -> Self {
         *self
@@ -107,7 +106,7 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// Stores an answer that a program may leave out.
+    /// Stores a result if the pointer is not null.
     pub fn set_if_wanted(self, value: T) {
         let _ = self.set(value);
     }
@@ -116,12 +115,13 @@ impl<T> Out<T> {
         self.0.addr().is_multiple_of(bytes)
     }
 
-    /// Refuses null before any work is done, so that nothing is created that the program cannot name.
+    /// Fails if the pointer is null. Call this before an object is created, because the program could not name the
+    /// object.
     pub fn required(self) -> R<Self> {
         if self.0.is_null() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(self) }
     }
 
-    /// Writes the elements of an array.
+    /// Writes the elements of an array. The array must have room for all of them.
     pub fn set_all(self, values: impl IntoIterator<Item = T>) -> R {
         if self.0.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -135,14 +135,14 @@ impl<T> Out<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// Reads an in/out argument, such as a size or a version, before the answer is written to it.
+    /// Reads an in/out argument, such as a size or a version, before the result is written to it.
     pub fn get(self) -> R<T> {
         In(self.0.cast_const()).get()
     }
 }
 
 impl Out<c_char> {
-    /// Writes text cut to `size` bytes, its NUL included.
+    /// Writes text with a NUL at its end. The text is truncated so that it fills at most `size` bytes.
     pub fn set_text(self, text: &str, size: usize) -> R {
         if size == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -152,7 +152,7 @@ impl Out<c_char> {
     }
 }
 
-/// An argument passed by address.
+/// A pointer to an argument that a function reads.
 #[repr(transparent)]
 pub struct In<T>(*const T);
 
@@ -191,7 +191,7 @@ impl<T: Copy> In<T> {
         Ok(unsafe { self.0.add(i).read_unaligned() })
     }
 
-    /// Copies `count` elements out of an array.
+    /// Copies the first `count` elements of an array.
     pub fn list(self, count: usize) -> R<Vec<T>> {
         if count > isize::MAX as usize / size_of::<T>().max(1) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -215,7 +215,7 @@ impl Text {
     }
 }
 
-/// Bytes of the program's own memory, copied.
+/// Copies `len` bytes of the program's memory.
 pub fn bytes(address: *const u8, len: usize) -> R<Vec<u8>> {
     if len == 0 {
         return Ok(Vec::new());
@@ -227,14 +227,14 @@ pub fn bytes(address: *const u8, len: usize) -> R<Vec<u8>> {
     Ok(unsafe { std::slice::from_raw_parts(address, len) }.to_vec())
 }
 
-/// A descriptor that the program passed in place of a pointer; it stays the program's.
+/// Returns a file descriptor that the program passed in place of a pointer. The program still owns the descriptor.
 pub fn descriptor(value: *mut c_void) -> R<BorrowedFd<'static>> {
     let fd = c_int::try_from(value.addr()).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
     // SAFETY: not -1; the caller promises that it is open during the call, and nothing keeps it longer.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Calls a function of the program with the argument that it gave.
+/// Calls a function of the program with the argument that the program passed for it.
 pub fn call_back(function: unsafe extern "C" fn(*mut c_void), argument: usize) {
     // SAFETY: the program gave this function to be called with this argument.
     unsafe { function(std::ptr::with_exposed_provenance_mut(argument)) }

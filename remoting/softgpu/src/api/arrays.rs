@@ -1,4 +1,4 @@
-//! Arrays and texture and surface objects.
+//! The entry points for arrays, texture objects and surface objects, such as `cuArrayCreate`.
 
 use super::entry::entry_points;
 use super::handles::id;

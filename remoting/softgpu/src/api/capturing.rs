@@ -1,4 +1,4 @@
-//! Stream capture.
+//! The entry points for stream capture, such as `cuStreamBeginCapture`.
 
 use super::default_stream::DefaultStream;
 use super::entry::{entry_points, stream_entry_points};
@@ -15,7 +15,7 @@ use std::ffi::c_uint;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Nodes as the program lists them, with their edges where it gives any.
+/// Returns the dependencies that a program lists, each with its edge data. `edges` may be null.
 pub fn dependencies(nodes: In<CUgraphNode>, edges: In<CUgraphEdgeData>, count: usize) -> R<Vec<Dependency>> {
     if count == 0 {
         return Ok(Vec::new());
@@ -39,11 +39,12 @@ fn begin(
     driver()?.graphs.with(|captures| captures.begin(stream.for_capture(), mode, thread, graph, after))
 }
 
-/// The last answer about a stream's dependencies: the program reads it until it uses the stream again.
+/// The nodes and edges of the last query about a stream's dependencies. CUDA lets the program read these arrays until
+/// the next call on the stream.
 type Told = (Vec<usize>, Vec<CUgraphEdgeData>);
 static TOLD: Mutex<Option<HashMap<u64, Told>>> = Mutex::new(None);
 
-/// Destinations of a query's answers; each may be null.
+/// The pointers that a query writes its results to. Each may be null.
 #[derive(Clone, Copy)]
 struct Answers {
     status: Out<CUstreamCaptureStatus>,
@@ -119,7 +120,7 @@ entry_points! {
 }
 
 stream_entry_points! { default;
-    /// The oldest form, whose mode is the strictest.
+    /// The oldest form has no mode argument and uses the strictest mode.
     fn cuStreamBeginCapture / cuStreamBeginCapture_ptsz(stream: CUstream) {
         begin(default, stream, SharedGraph::default(), &[], CU_STREAM_CAPTURE_MODE_GLOBAL)
     }
@@ -139,7 +140,7 @@ stream_entry_points! { default;
     fn cuStreamEndCapture / cuStreamEndCapture_ptsz(stream: CUstream, out: Out<CUgraph>) {
         let stream = default.resolve(stream)?.for_capture().id;
         let ended = driver()?.graphs.end_capture(stream);
-        // A program that captured into a graph of its own has the handle already.
+        // A program that captures into its own graph already has the handle.
         out.set_if_wanted(handle(ended.unwrap_or(0)));
         ended.map(drop)
     }

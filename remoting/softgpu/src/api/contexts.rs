@@ -1,4 +1,4 @@
-//! Contexts: which one is current, and what can be set on it.
+//! The entry points for contexts: the current context, and limits, flags and other settings of a context.
 
 use super::entry::entry_points;
 use super::handles::{handle, id};
@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The version that `cuCtxGetApiVersion` has answered since CUDA 4.
+/// The version that `cuCtxGetApiVersion` has returned since CUDA 4.
 const API_VERSION: c_uint = 3020;
 
 pub fn check_flags(flags: c_uint) -> R {
@@ -31,7 +31,7 @@ fn create(context: Out<CUcontext>, flags: c_uint, device: CUdevice) -> R {
     context.set(handle(made))
 }
 
-/// A live context named by its handle, null for the current one.
+/// Returns the live context of a handle, or the current context if the handle is null.
 fn named(driver: &Driver, context: CUcontext) -> R<Arc<Context>> {
     if context.is_null() {
         return current();
@@ -41,12 +41,12 @@ fn named(driver: &Driver, context: CUcontext) -> R<Arc<Context>> {
     Ok(context)
 }
 
-/// A context's number, which no other one of the process gets.
+/// Returns the context's number. No other context of the process has the same number.
 pub fn id_of(context: CUcontext) -> R<u64> {
     Ok(named(driver()?, context)?.id as u64)
 }
 
-/// Destroys a context of the program's own.
+/// Destroys a context that the program created. Primary contexts are refused.
 fn destroy(driver: &Driver, context: &Context) -> R {
     if context.primary {
         return Err(CUDA_ERROR_INVALID_CONTEXT);
@@ -65,7 +65,7 @@ fn default_limit(limit: CUlimit) -> R<u64> {
         CU_LIMIT_MALLOC_HEAP_SIZE => Ok(limits::DEFAULT_MALLOC_HEAP),
         CU_LIMIT_MAX_L2_FETCH_GRANULARITY => Ok(64),
         CU_LIMIT_PERSISTING_L2_CACHE_SIZE => Ok(0),
-        // cuBLAS asks whether the context shares the device with graphics, and relies on an answer.
+        // cuBLAS queries whether the context shares the device with graphics, and needs a result.
         CU_LIMIT_CIG_ENABLED | CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED | CU_LIMIT_SHMEM_SIZE => Ok(0),
         _ => Err(CUDA_ERROR_UNSUPPORTED_LIMIT),
     }
@@ -118,7 +118,8 @@ entry_points! {
         context.set(handle(current.id))
     }
 
-    /// Destroys the current context once it was detached as often as it was made and attached to. A primary one stays.
+    /// Destroys the current context when it was detached as often as it was created and attached. A primary context is
+    /// not destroyed.
     fn cuCtxDetach(context: CUcontext) {
         let driver = driver()?;
         let context = driver.contexts.get(id(context)).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
@@ -204,7 +205,7 @@ entry_points! {
     fn cuCtxSetLimit(limit: CUlimit, value: usize) {
         let context = current()?;
         default_limit(limit)?;
-        // CUDA documents this rule for the limit.
+        // CUDA documents that this limit cannot change after a kernel used the heap.
         if limit == CU_LIMIT_MALLOC_HEAP_SIZE && context.uses_heap.load(Ordering::Relaxed) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -244,7 +245,7 @@ entry_points! {
         if config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// Priorities can be asked for and change nothing: the CPU's scheduler decides.
+    /// Priorities can be queried but have no effect, because the CPU's scheduler decides.
     fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
         current()?;
         least.set_if_wanted(0);
@@ -265,7 +266,7 @@ entry_points! {
         driver.disable_peer(&*current()?, &peer)
     }
 
-    /// No profiler is ever attached.
+    /// No profiler is ever attached, so the call does nothing.
     fn cuProfilerStart | cuProfilerStop() {
         current().map(drop)
     }

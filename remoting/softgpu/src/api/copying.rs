@@ -1,4 +1,4 @@
-//! `cuMemcpy*`.
+//! The entry points for copies, `cuMemcpy*`.
 
 use super::default_stream::DefaultStream;
 use super::entry::stream_entry_points;
@@ -36,7 +36,7 @@ fn unified(address: CUdeviceptr) -> End {
     End::line(Place::Unified, address)
 }
 
-/// A copy between a stretch of an array and plain memory.
+/// Returns a copy between a range of an array and plain memory.
 fn stretch(array: CUarray, offset: usize, bytes: usize, other: End, into_array: bool) -> R<Copy> {
     let (end, extent) = driver()?.array(id(array))?.stretch(offset as u64, bytes as u64)?;
     let other = End { pitch: extent.width, slice: extent.width * extent.height, ..other };
@@ -46,14 +46,15 @@ fn stretch(array: CUarray, offset: usize, bytes: usize, other: End, into_array: 
     })
 }
 
-/// Contexts of a peer copy must be alive; their memory is in one address space anyway.
+/// Checks that the contexts of a peer copy are alive. All device memory is in one address space, so nothing else is
+/// needed.
 fn check_contexts(contexts: [CUcontext; 2]) -> R {
     let driver = driver()?;
     let alive = |context: &CUcontext| driver.contexts.get(id(*context)).is_some();
     if contexts.iter().all(alive) { Ok(()) } else { Err(CUDA_ERROR_INVALID_CONTEXT) }
 }
 
-/// Puts a peer copy that is not asynchronous in the order of all work of both contexts.
+/// Waits until all work of both contexts has finished. A synchronous peer copy does this.
 fn settle_contexts(contexts: [CUcontext; 2]) -> R {
     check_contexts(contexts)?;
     let driver = driver()?;
@@ -63,7 +64,7 @@ fn settle_contexts(contexts: [CUcontext; 2]) -> R {
         .try_for_each(|context| context.synchronise())
 }
 
-/// One side of a two- or three-dimensional copy as the descriptor has it.
+/// The source or the destination of a two- or three-dimensional copy, with the fields of CUDA's descriptor.
 struct Side {
     kind: CUmemorytype,
     host: *const c_void,
@@ -77,7 +78,8 @@ struct Side {
 }
 
 impl Side {
-    /// `width` and `rows` are those of the copy: a pitch or height of 0 stands for them where nothing is left to skip.
+    /// Converts the descriptor's fields. `extent` is the size of the copy. A `pitch` or `height` of 0 means that there
+    /// is no gap between rows or slices.
     fn end(self, extent: Extent) -> R<End> {
         let (width, rows) = (extent.width as usize, extent.height as usize);
         let (place, base) = match self.kind {
@@ -159,7 +161,7 @@ pub fn volume(c: CUDA_MEMCPY3D) -> R<Copy> {
     Ok(Copy { dst: dst.end(extent)?, src: src.end(extent)?, extent })
 }
 
-/// The opposite of [`volume`].
+/// Converts a copy to CUDA's descriptor, the inverse of [`volume`].
 pub fn box_of(copy: &Copy) -> CUDA_MEMCPY3D {
     let end = |end: &End| BoxEnd {
         kind: match end.place {
@@ -302,10 +304,10 @@ stream_entry_points! { default;
     }
 }
 
-/// The value of `failIdx` when no single copy is at fault.
+/// The value of `failIdx` when the error does not belong to one copy of the batch.
 const NO_COPY: usize = usize::MAX;
 
-/// Batches are refused on default streams, as CUDA documents. The error names the copy that failed.
+/// Copies a batch of ranges. Default streams are refused, as CUDA documents. If a copy fails, its index is stored.
 fn batch(
     default: DefaultStream,
     dsts: In<CUdeviceptr>,
@@ -326,7 +328,7 @@ fn batch(
     Ok(())
 }
 
-/// Copies a batch of boxes, like [`batch`].
+/// Copies a batch of boxes. Streams and errors are treated as in [`batch`].
 fn batch_of_boxes(
     default: DefaultStream,
     count: usize,
@@ -344,7 +346,8 @@ fn batch_of_boxes(
     Ok(())
 }
 
-// The attributes are hints about where and when memory is read; reading at the call or in order is always right.
+// The attributes are hints about when and where the source is read. It is always valid to read during the call, or in
+// stream order.
 stream_entry_points! { default;
     fn cuMemcpyBatchAsync / cuMemcpyBatchAsync_ptsz(
         dsts: In<CUdeviceptr>, srcs: In<CUdeviceptr>, sizes: In<usize>, count: usize, _attributes: In<CUmemcpyAttributes>,

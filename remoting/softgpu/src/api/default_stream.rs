@@ -1,4 +1,4 @@
-//! The stream that a handle names, for calls that exist once for each default stream.
+//! Lookup of the stream for a handle. Many CUDA functions exist once for each kind of default stream.
 
 use super::handles::id;
 use crate::driver::{self, driver};
@@ -9,7 +9,7 @@ use driverapi::errors::*;
 use driverapi::types::CUstream;
 use std::ptr;
 
-/// The meaning of a null stream.
+/// The default stream that a null handle means.
 #[derive(Clone, Copy)]
 pub enum DefaultStream {
     Legacy,
@@ -17,15 +17,15 @@ pub enum DefaultStream {
 }
 
 impl DefaultStream {
-    /// The stream a handle names, for work in its context.
+    /// Returns the stream of a handle. Fails if its context has faulted.
     pub fn resolve(self, handle: CUstream) -> R<Stream> {
         let stream = self.resolve_even_if_faulted(handle)?;
         stream.context.check()?;
         Ok(stream)
     }
 
-    /// The stream a handle names, even in a context that has faulted. A default stream is the current context's; any
-    /// other one says itself where it is, and the calling thread needs no context.
+    /// Returns the stream of a handle, even if its context has faulted. A default stream belongs to the current
+    /// context. Other streams have their own context, so the calling thread needs none.
     pub fn resolve_even_if_faulted(self, handle: CUstream) -> R<Stream> {
         let current = driver::current_even_if_faulted;
         match (handle, self) {

@@ -1,4 +1,4 @@
-//! Starting up and asking what devices there are.
+//! The entry points for initialisation (`cuInit`) and for device queries.
 
 use super::entry::entry_points;
 use crate::driver::{self, driver};
@@ -46,7 +46,7 @@ entry_points! {
         bytes.set(driver()?.device(device)?.memory as usize)
     }
 
-    /// Comes from a time when sizes had 32 bits: answers at most what those can hold.
+    /// This form is from a time of 32-bit sizes, so it returns at most `u32::MAX` bytes.
     fn cuDeviceTotalMem(bytes: Out<c_uint>, device: CUdevice) {
         bytes.set(u32::try_from(driver()?.device(device)?.memory).unwrap_or(u32::MAX))
     }
@@ -89,7 +89,7 @@ entry_points! {
         if source == target {
             return Err(CUDA_ERROR_INVALID_DEVICE);
         }
-        // One CPU plays all devices, so their atomics are one another's; there are no arrays of peers.
+        // All devices run on one CPU, so atomics work between devices. Arrays of a peer device cannot be accessed.
         let supported = [CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED];
         value.set(supported.contains(&attribute).into())
     }

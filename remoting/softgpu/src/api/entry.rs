@@ -1,7 +1,7 @@
-//! The form of an exported function: no panic and no error leaves it but as a code.
+//! The macros that define exported functions. An exported function returns an error code, and no panic leaves it.
 
-/// Defines exported functions whose bodies return `R`. Two names may share a body: CUDA exports every ABI it ever
-/// had, and some never changed.
+/// Defines exported functions whose bodies return `R`. Two names may share a body, because CUDA exports all older
+/// versions of a function and some versions have the same arguments.
 macro_rules! entry_points {
     () => {};
     ($(#[$meta:meta])* fn $name:ident | $alias:ident $arguments:tt $body:block $($rest:tt)*) => {
@@ -29,8 +29,8 @@ macro_rules! entry_point {
     };
 }
 
-/// Like `entry_points`, for functions that exist twice: the second name takes a null stream for the calling thread's
-/// default stream. The bodies see which as `$default`.
+/// Defines functions that exist in two forms. In the second form a null stream means the calling thread's own default
+/// stream. A body reads the form from `$default`.
 macro_rules! stream_entry_points {
     ($default:ident;) => {};
     ($default:ident; $(#[$meta:meta])* fn $name:ident / $twin:ident $arguments:tt $body:block $($rest:tt)*) => {

@@ -1,4 +1,4 @@
-//! `cuMemset*`.
+//! The entry points for fills, `cuMemset*`.
 
 use super::default_stream::DefaultStream;
 use super::entry::stream_entry_points;
@@ -11,7 +11,7 @@ use driverapi::types::*;
 use std::ffi::{c_uchar, c_uint, c_ushort};
 use std::ptr;
 
-/// Fills. Without `stream` it is the function without "Async" in its name, on the default stream.
+/// Fills memory. If `stream` is `None`, this is the synchronous function, which uses the default stream.
 fn fill(default: DefaultStream, dst: CUdeviceptr, pattern: Pattern, count: usize, stream: Option<CUstream>) -> R {
     rows(default, dst, 0, pattern, (count, 1), stream)
 }

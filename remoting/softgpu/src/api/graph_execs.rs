@@ -1,4 +1,4 @@
-//! Executable graphs: they are instantiated, launched, and changed.
+//! The entry points that instantiate, launch and update executable graphs.
 
 use super::entry::{entry_points, stream_entry_points};
 use super::graph_nodes::{
@@ -29,7 +29,8 @@ fn executable(driver: &Driver, which: CUgraphExec) -> R<Arc<Executable>> {
     driver.executables.get(id(which)).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Changes the copy of a node in an executable, named by the node of the graph or of one within it.
+/// Changes a node in an executable graph. `node` is the corresponding node of the original graph or of one of its child
+/// graphs.
 fn change<T>(which: CUgraphExec, node: CUgraphNode, act: impl FnOnce(&mut Node<Work>) -> R<T>) -> R<T> {
     let executable = executable(driver()?, which)?;
     let mut graph = lock(&executable.graph);
@@ -43,7 +44,7 @@ fn set(which: CUgraphExec, node: CUgraphNode, work: Work) -> R {
     })
 }
 
-/// Replaces the works in a child graph node of an executable with those of a graph of the same form.
+/// Updates a child graph node of an executable. `child` must be a graph with the same nodes and edges.
 fn set_child(which: CUgraphExec, node: CUgraphNode, child: CUgraph) -> R {
     let child = graph(driver()?, child)?;
     change(which, node, |node| {
@@ -52,7 +53,7 @@ fn set_child(which: CUgraphExec, node: CUgraphNode, child: CUgraph) -> R {
     })
 }
 
-/// Gives an executable the works of a graph, or reports what does not fit.
+/// Updates an executable to match a graph. The result names the first difference that the executable cannot take over.
 fn take_over(which: CUgraphExec, from: CUgraph) -> R<CUgraphExecUpdateResultInfo> {
     let driver = driver()?;
     let (executable, from) = (executable(driver, which)?, graph(driver, from)?);
@@ -60,7 +61,7 @@ fn take_over(which: CUgraphExec, from: CUgraph) -> R<CUgraphExecUpdateResultInfo
     Ok(Misfit::told(update(&mut lock(&executable.graph), &lock(&from), &may_become).err()))
 }
 
-/// Whether a work of an executable may become another of its kind.
+/// Checks whether a node's work can be replaced by `new`. The error is a `CUgraphExecUpdateResult`.
 fn may_become(old: &Work, new: &Work) -> Result<(), u32> {
     match (old, new) {
         (Work::Launch(old), Work::Launch(new)) if old.context().id != new.context().id => {
@@ -71,7 +72,7 @@ fn may_become(old: &Work, new: &Work) -> Result<(), u32> {
         {
             Err(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
         }
-        // The graphs that a conditional node chooses from belong to the executable.
+        // The executable owns the graphs that a conditional node chooses from.
         (Work::Conditional(_), _) => Err(CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED),
         _ => Ok(()),
     }
@@ -153,7 +154,7 @@ entry_points! {
         told.answer()
     }
 
-    /// The forms before CUDA 12 also return the node at fault; there is none.
+    /// The forms before CUDA 12 also return the node that caused an error. This driver never names one.
     fn cuGraphInstantiate | cuGraphInstantiate_v2(
         out: Out<CUgraphExec>, which: CUgraph, _node: Out<CUgraphNode>, _log: Out<std::ffi::c_char>, _size: usize,
     ) {

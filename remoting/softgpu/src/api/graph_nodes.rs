@@ -1,4 +1,4 @@
-//! The nodes of graphs: they are added, described, and changed.
+//! The entry points that add, query and update nodes of graphs.
 
 use super::capturing::dependencies;
 use super::copying::{box_of, volume};
@@ -95,7 +95,7 @@ pub fn free_work(driver: &Driver, address: CUdeviceptr) -> R<Work> {
     driver.graphs.memories.get(address).map(Work::Free).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Addresses of a node's memory.
+/// The addresses of a graph node's memory, with the device that is charged for the memory.
 struct Place {
     driver: &'static Driver,
     device: Arc<Device>,
@@ -112,12 +112,13 @@ impl graphs::Place for Place {
     }
 
     fn release(&self) {
-        // The memory is gone if its context is.
+        // This fails if the context was destroyed, because then the memory is already released.
         let _ = self.driver.release_memory(&self.allocation);
     }
 }
 
-/// Addresses for a node that allocates memory. The device is charged when an executable needs it.
+/// Reserves addresses for a node that allocates memory. The device is charged when an executable graph needs the
+/// memory.
 pub fn allocate(driver: &'static Driver, context: &Context, size: u64) -> R<Arc<Memory>> {
     let allocation = driver.memory.allocate(size, Kind::Graph, context.device.ordinal, context.id)?;
     let (at, device) = ((allocation.base, size), Arc::clone(&context.device));
@@ -138,10 +139,10 @@ fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> R<Arc<Memory>> {
     allocate(driver, &context, params.bytesize as u64)
 }
 
-/// Converts the general form of node parameters to the node's new work.
+/// Converts the general node parameters of CUDA 12 to the node's new work.
 pub fn changed_work(params: &CUgraphNodeParams) -> R<Work> {
     let of = &params.of;
-    // SAFETY: the type says which member holds, and all of them are plain numbers and addresses.
+    // SAFETY: `type_` says which member is valid, and all members are plain numbers and addresses.
     unsafe {
         match params.type_ {
             CU_GRAPH_NODE_TYPE_KERNEL => launch_work(of.kernel),
@@ -160,19 +161,19 @@ pub fn changed_work(params: &CUgraphNodeParams) -> R<Work> {
     }
 }
 
-/// The graph that a child graph node is described by.
+/// Returns the graph for a child graph node, or `None` if the parameters describe another kind of node.
 pub fn child_of(params: &CUgraphNodeParams) -> Option<CUgraph> {
     if params.type_ != CU_GRAPH_NODE_TYPE_GRAPH {
         return None;
     }
-    // SAFETY: the type says that the member holds.
+    // SAFETY: `type_` says that this member is valid.
     Some(unsafe { params.of.graph.graph })
 }
 
-/// Adds a node of any kind; an allocation's address is written to where it was described.
+/// Adds a node of any kind. The address of an allocation is written back to `params`.
 fn add_any(out: Out<CUgraphNode>, to: CUgraph, after: &[Dependency], params: Out<CUgraphNodeParams>) -> R {
     let mut given = params.get()?;
-    // SAFETY: as in `changed_work`.
+    // SAFETY: `type_` says which member is valid, and all members are plain numbers and addresses.
     let (alloc, free, chooses) = unsafe { (given.of.alloc, given.of.free, given.of.conditional) };
     match given.type_ {
         CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
@@ -194,14 +195,14 @@ fn add_any(out: Out<CUgraphNode>, to: CUgraph, after: &[Dependency], params: Out
     }
 }
 
-/// A node's parameters, if it is of a kind.
+/// Returns a node's parameters. Fails if the node is not of this kind.
 fn describe(node: CUgraphNode, kind: c_uint) -> R<CUgraphNodeParams_union> {
     let driver = driver()?;
     let work = driver.graphs.work_of(id(node))?;
     if graphs::Work::kind(&work) == kind { Ok(params_of(driver, &work)) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
-/// Returns a node's parameters. Their pointers are valid as long as the node does the same work.
+/// Returns a node's parameters. The pointers in them stay valid until the node's work changes.
 fn params_of(driver: &Driver, work: &Work) -> CUgraphNodeParams_union {
     let mut of = CUgraphNodeParams_union { bytes: [0; 29] };
     match work {
@@ -371,52 +372,52 @@ entry_points! {
     }
 
     fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, out: Out<CUgraph>) {
-        // SAFETY: the node's kind says that the member holds, here and below.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         out.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_GRAPH)?.graph }.graph)
     }
 
     fn cuGraphKernelNodeGetParams(node: CUgraphNode, params: Out<CUDA_KERNEL_NODE_PARAMS_v1>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_KERNEL)?.kernel.v1 })
     }
 
     fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, params: Out<CUDA_KERNEL_NODE_PARAMS>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_KERNEL)?.kernel })
     }
 
     fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, params: Out<CUDA_MEMCPY3D>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_MEMCPY)?.memcpy }.copyParams)
     }
 
     fn cuGraphMemsetNodeGetParams(node: CUgraphNode, params: Out<CUDA_MEMSET_NODE_PARAMS>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_MEMSET)?.memset }.memset)
     }
 
     fn cuGraphHostNodeGetParams(node: CUgraphNode, params: Out<CUDA_HOST_NODE_PARAMS>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_HOST)?.host })
     }
 
     fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<CUevent>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         event.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD)?.event })
     }
 
     fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<CUevent>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         event.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT)?.event })
     }
 
     fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, params: Out<CUDA_MEM_ALLOC_NODE_PARAMS>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         params.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_MEM_ALLOC)?.alloc })
     }
 
     fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, address: Out<CUdeviceptr>) {
-        // SAFETY: as above.
+        // SAFETY: `describe` has checked the node's kind, so this member is valid.
         address.set(unsafe { describe(node, CU_GRAPH_NODE_TYPE_MEM_FREE)?.free })
     }
 

@@ -1,4 +1,4 @@
-//! Graphs with their edges, what is asked of them, and the objects that live as long as they do.
+//! The entry points for graphs, their edges and queries about them, and for user objects that graphs own.
 
 use super::capturing::dependencies;
 use super::entry::entry_points;
@@ -16,8 +16,8 @@ pub fn graph(driver: &Driver, graph: CUgraph) -> R<SharedGraph<Work>> {
     driver.graphs.graph(id(graph))
 }
 
-/// Answers a list by CUDA's rule: without room, stores the number; with room, fills the list and sets the rest to
-/// zeros.
+/// Stores a list by CUDA's convention. If `out` is null, the call stores only the number of items. Otherwise it fills
+/// `out`, and sets the elements behind the items to `rest`.
 fn list<T>(items: &[T], out: Out<T>, count: Out<usize>, rest: impl Fn() -> T) -> R
 where
     T: Copy,
@@ -32,7 +32,7 @@ where
     count.set(items.len())
 }
 
-/// Two lists of a length, one of them edge data that may be left out where all is 0.
+/// Stores two lists of equal length, nodes and edge data. `edges` may be null if all edge data is 0.
 fn edges_too(nodes: &[(NodeId, Edge)], out: Out<CUgraphNode>, edges: Out<CUgraphEdgeData>, count: Out<usize>) -> R {
     let plain = nodes.iter().all(|(_, edge)| *edge == Edge::default());
     if edges.is_null() && !out.is_null() && !plain {
@@ -230,7 +230,7 @@ entry_points! {
         })
     }
 
-    /// Resets a high-water mark: the only value accepted is 0, which sets the mark to what is used now.
+    /// Resets a high-water mark to the present use. The only accepted value is 0.
     fn cuDeviceSetGraphMemAttribute(device: CUdevice, attribute: c_uint, value: In<u64>) {
         let driver = driver()?;
         driver.device(device)?;
@@ -246,7 +246,7 @@ entry_points! {
         Ok(())
     }
 
-    /// Memory of graphs is kept no longer than they are, so there is nothing to give back.
+    /// The memory of a graph is freed together with the graph, so there is nothing to trim.
     fn cuDeviceGraphMemTrim(device: CUdevice) {
         driver()?.device(device).map(drop)
     }

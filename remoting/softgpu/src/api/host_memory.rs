@@ -1,4 +1,4 @@
-//! Pinned memory: kernels reach it at the address the program uses.
+//! The entry points for page-locked host memory. Kernels use this memory at the same address as the program.
 
 use super::entry::entry_points;
 use crate::driver::{current, driver};
@@ -13,7 +13,8 @@ use driverapi::types::*;
 use std::ffi::{c_uint, c_void};
 
 const ALLOC_FLAGS: c_uint = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-/// The flag that a system's kernel without the support refuses.
+/// The flag for I/O memory, which `cuMemHostRegister` refuses. CUDA does the same on a system whose kernel does not
+/// support the flag.
 const ABSENT_REGISTER_FLAGS: c_uint = CU_MEMHOSTREGISTER_IOMEMORY;
 const REGISTER_FLAGS: c_uint =
     CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY | ABSENT_REGISTER_FLAGS;
@@ -25,7 +26,7 @@ fn allocate(address: Out<*mut c_void>, bytes: usize, flags: c_uint) -> R {
     if flags & !ALLOC_FLAGS != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    // With unified addressing all pinned memory is portable and mapped; the flags read back that way.
+    // With unified addressing all page-locked memory is portable and mapped, and a query of the flags shows this.
     let flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
     let kind = Kind::Pinned { flags };
     let base = driver()?.memory.allocate(bytes as u64, kind, context.device.ordinal, context.id)?.base;

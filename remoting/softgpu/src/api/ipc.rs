@@ -1,4 +1,4 @@
-//! Memory and events of other processes.
+//! The entry points for memory and events that several processes share, `cuIpc*`.
 
 use super::entry::entry_points;
 use super::handles::handle;
@@ -14,7 +14,7 @@ use driverapi::types::*;
 use std::ffi::c_uint;
 use std::sync::Arc;
 
-/// The one flag there is, and it must be given.
+/// The only flag of `cuIpcOpenMemHandle`. CUDA requires it.
 const CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 
 fn open(address: Out<CUdeviceptr>, reserved: &CUipcMemHandle, flags: c_uint) -> R {

@@ -1,4 +1,4 @@
-//! Attributes of kernels and functions.
+//! The entry points for attributes of kernels and functions.
 
 use super::entry::entry_points;
 use super::handles::{handle, id};
@@ -16,7 +16,8 @@ use std::ffi::{CString, c_char, c_int};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A function of the current context; a kernel's handle stands for its function there.
+/// Returns a function of the current context. `which` may be the handle of a kernel, and then
+/// means the kernel's function in that context.
 pub fn function(which: CUfunction) -> R<Arc<Function>> {
     driver()?.function_or_kernel(id(which), &*current()?)
 }
@@ -29,9 +30,9 @@ fn attribute(which: CUfunction_attribute, program: &Program, kernel: &Kernel, se
         CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES => constants() as c_int,
         CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => kernel.local_bytes as c_int,
         CU_FUNC_ATTRIBUTE_NUM_REGS => settings.registers(kernel) as c_int,
-        // Both are the architecture that the kernel's own PTX was written for. What it is linked with may be for
-        // another, as the library for dynamic parallelism is; CUB looks for its own among those that a program was
-        // compiled for.
+        // Both are the architecture of the kernel's own PTX. Units that are linked with the kernel may have another
+        // architecture, such as the library for dynamic parallelism. CUB compares the value with the architectures that
+        // the program was compiled for.
         CU_FUNC_ATTRIBUTE_PTX_VERSION | CU_FUNC_ATTRIBUTE_BINARY_VERSION => kernel.architecture as c_int,
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => max_dynamic_shared(kernel, settings) as c_int,
         CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => settings.carveout.load(Ordering::Relaxed),
@@ -75,11 +76,11 @@ fn set_attribute(which: CUfunction_attribute, value: c_int, kernel: &Kernel, set
             let axis = (which - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) as usize;
             settings.cluster.required[axis].store(value, Ordering::Relaxed);
         }
-        // Accepted without clusters, too: libraries see a later GPU, and cuTENSOR gives up where this fails.
+        // CUDA's flag is accepted even without clusters. cuTENSOR expects a newer GPU and fails if this call fails.
         CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED if (0..=1).contains(&value) => {
             settings.cluster.non_portable.store(value, Ordering::Relaxed);
         }
-        // Default, spread and load balancing.
+        // The values mean default, spread and load balancing.
         CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE if (0..=2).contains(&value) => {
             settings.cluster.scheduling.store(value, Ordering::Relaxed);
         }
@@ -102,7 +103,7 @@ fn param_info(kernel: &Kernel, index: usize, offset: Out<usize>, size: Out<usize
     offset.set(param.offset as usize)
 }
 
-/// A name as C text that is never freed: programs keep the pointer for as long as the library is loaded.
+/// Returns a name as a C string that is never freed, because programs keep the pointer while the library is loaded.
 fn lasting_name(name: &str) -> R<*const c_char> {
     static NAMES: Mutex<Vec<CString>> = Mutex::new(Vec::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);

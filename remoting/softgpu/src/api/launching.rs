@@ -1,4 +1,4 @@
-//! Launches and occupancy.
+//! The entry points for kernel launches and occupancy queries.
 
 use super::default_stream::DefaultStream;
 use super::entry::{entry_points, stream_entry_points};
@@ -33,13 +33,14 @@ pub fn launch(
 ) -> R<bool> {
     let driver = driver()?;
     let stream = default.resolve(stream)?;
-    // A kernel's handle stands for its function in the stream's context (cuLaunchKernel in CUDA's documentation).
+    // The handle of a kernel means the kernel's function in the stream's context (see `cuLaunchKernel` in CUDA's
+    // documentation).
     let function = driver.function_or_kernel(id(which), &stream.context)?;
     driver.launch(&function, shape, arguments(params, extra), &stream, edges)
 }
 
-/// The events that a launch records, and what they are in a graph: they are complete when the kernel is, which CUDA
-/// allows for both kinds.
+/// Returns the events that a launch records, each with its kind of graph edge. The events complete when the kernel
+/// completes, which CUDA allows for both kinds.
 fn recorded(attributes: &[CUlaunchAttribute], stream: &Stream) -> R<Vec<(Arc<Event>, Edge)>> {
     let event = |attribute: &CUlaunchAttribute| {
         let (event, flags, edge) = match attribute.id {
@@ -146,7 +147,8 @@ fn active_blocks(blocks: Out<c_int>, which: CUfunction, block: c_int, shared: us
     blocks.set(active(&function, block, shared as u64)? as c_int)
 }
 
-/// The block size with the most threads at work, the largest of those; and the grid that fills the device with it.
+/// Stores the block size with the most resident threads, and the grid that fills the device. Of several such block
+/// sizes it takes the largest.
 fn best_block(
     grid: Out<c_int>,
     block: Out<c_int>,
@@ -164,7 +166,7 @@ fn best_block(
     let sizes = (1..=limit / WARP).rev().map(|warps| warps * WARP).chain((limit < WARP).then_some(limit));
     let mut best = (0, 0, 0);
     for size in sizes {
-        // SAFETY: the program gave this function for this question.
+        // SAFETY: the program passed this function for exactly this call.
         let needed = shared_of.map_or(shared, |function| unsafe { function(size as c_int) });
         let blocks = active(&function, size, needed as u64)?;
         if size * blocks > best.0 {
@@ -175,9 +177,9 @@ fn best_block(
     block.set(best.1 as c_int)
 }
 
-/// Answers a question about the clusters of a function, or of none: cuBLAS 13.10 asks how many clusters there can be
-/// without naming a kernel, and needs an answer to continue. Then nothing but the device limits them; what a real
-/// GPU's driver answers is not measured.
+/// Evaluates a query about the clusters of a function. The function may be null: cuBLAS 13.10 queries the number of
+/// clusters without a kernel, and needs a result to continue. Then only the device's limits apply. The result of
+/// NVIDIA's driver for this case was not measured.
 fn of_clusters<T>(which: CUfunction, answer: impl FnOnce(&Kernel, &Settings) -> R<T>) -> R<T> {
     if !which.is_null() {
         let function = function(which)?;
@@ -234,8 +236,9 @@ entry_points! {
         bytes.set(left as usize)
     }
 
-    /// Clusters are not bound to parts of this device: as many fit as their blocks do, and none that is too large.
-    /// Without clusters that is any of two blocks: cuTENSOR, which sees a later GPU, asks for the largest that fits.
+    /// Clusters are not limited to parts of this device, so the result is the number of blocks that fit divided by the
+    /// cluster's size. Without cluster support the same holds for two blocks, because cuTENSOR expects a newer GPU and
+    /// queries the largest cluster.
     fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, which: CUfunction, config: In<CUlaunchConfig>) {
         let model = driver()?.model();
         let shape = shape_of(&config.get()?)?;

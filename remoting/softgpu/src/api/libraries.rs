@@ -1,4 +1,4 @@
-//! Libraries: images loaded once for all contexts.
+//! The entry points for libraries. A library is an image that is loaded once for all contexts.
 
 use super::entry::entry_points;
 use super::handles::{handle, id};
@@ -21,8 +21,9 @@ fn load(out: Out<CUlibrary>, source: R<Source>, options: &JitOptions) -> R {
     let source = source?;
     let (number, at_once) = (handles::mint(), source.is_text());
     let library = Library::new(number, source, options.max_registers);
-    // Text comes from a compiler that ran just now and may want to read the log. Fat binaries are registered by the
-    // hundred and must never fail here: an image that is never used may hold nothing for this device.
+    // PTX text comes from a compiler that has just run, and its caller may read the log, so compile it now. Fat
+    // binaries are registered by the hundred, and an image that is never used may have no code for this device. So
+    // loading a fat binary must not fail.
     if at_once {
         library.compile().map_err(|error| {
             report_or_log(&error, options);
@@ -100,7 +101,7 @@ entry_points! {
 
     fn cuLibraryGetManaged(address: Out<CUdeviceptr>, bytes: Out<usize>, which: CUlibrary, name: Text) {
         let driver = driver()?;
-        // CUDA's runtime asks before it has a context.
+        // CUDA's runtime calls this before it has a context.
         let context = current().or_else(|_| driver.any_context())?;
         let (at, size) = library(which)?.module(driver, &context)?.managed(name.get()?)?;
         address.set_if_wanted(at);

@@ -1,4 +1,4 @@
-//! `cuLink*`.
+//! The entry points for the linker, `cuLink*`.
 
 use super::entry::entry_points;
 use super::handles::{handle, id};
@@ -31,7 +31,8 @@ fn add(which: CUlinkState, kind: CUjitInputType, bytes: &[u8]) -> R {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let source = Source::from_bytes(bytes, driver()?.model())?;
-    // Libraries of device code (cudadevrt) come along by habit; what programs call of them, the engine provides.
+    // Build tools often add libraries of device code such as cudadevrt. The engine provides the functions that programs
+    // call from them.
     if kind == CU_JIT_INPUT_LIBRARY && source.is_empty() {
         return Ok(());
     }

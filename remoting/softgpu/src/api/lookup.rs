@@ -1,4 +1,4 @@
-//! Finding entry points and private tables, and naming errors.
+//! The entry points that look up functions, private tables and the names of errors.
 
 use super::default_stream::DefaultStream;
 use super::entry::entry_points;
@@ -24,7 +24,7 @@ fn find(
 ) -> R {
     let out = out.required()?;
     let version = u32::try_from(version).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-    // A program built for a newer CUDA gets the newest that this driver has.
+    // A program that was built for a newer CUDA gets the newest function of this driver.
     let newest = config().driver_version.unsigned_abs();
     let name = name.get()?;
     let answer = resolve(PROC_TABLE, newest, name, version.min(newest), flags, &own_symbol);
@@ -77,7 +77,7 @@ entry_points! {
     }
 }
 
-/// The private tables' view of this driver.
+/// The callbacks through which the private tables use this driver.
 struct SoftwareHost;
 
 impl Host for SoftwareHost {

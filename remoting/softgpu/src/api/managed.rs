@@ -1,5 +1,5 @@
-//! Managed memory: memory of the process that every device reaches. As there are no pages to move, advice is only
-//! remembered.
+//! The entry points for managed memory, which the program and every device use at the same address. There are no pages
+//! to migrate, so advice is only stored.
 
 use super::default_stream::DefaultStream;
 use super::entry::{entry_points, stream_entry_points};
@@ -14,14 +14,14 @@ use std::ffi::{c_int, c_uint, c_ulonglong};
 use std::ops::Range;
 use std::sync::PoisonError;
 
-/// A range: its address, its bytes and where they shall be.
+/// A range of managed memory: address, length in bytes and preferred location.
 type Placed = (CUdeviceptr, usize, CUmemLocation);
 
 fn find(address: CUdeviceptr) -> R<Allocation> {
     driver()?.memory.find(address).filter(|a| a.kind == Kind::Managed).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Works with the advice for `count` bytes of managed memory.
+/// Calls `body` with the stored advice for `count` bytes of managed memory.
 fn advised<T>(address: CUdeviceptr, count: usize, body: impl FnOnce(&mut Advised, Range<u64>) -> R<T>) -> R<T> {
     let Allocation { base, len, id, .. } = find(address)?;
     let mut all = driver()?.advised.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,7 +35,7 @@ fn advise(address: CUdeviceptr, count: usize, advice: CUmem_advise, location: CU
     advised(address, count, |known, range| known.advise(&range, advice, location))
 }
 
-/// Checks a stream for calls that tell it about memory: a stream that captures takes none of them.
+/// Checks the stream of a call for managed memory. A stream that is being captured is refused.
 fn check_stream(default: DefaultStream, stream: CUstream) -> R {
     let stream = default.resolve(stream)?;
     driver()?.graphs.ask(|captures| captures.check_stream(stream.for_capture()))
@@ -132,7 +132,7 @@ stream_entry_points! { default;
         addresses: In<CUdeviceptr>, sizes: In<usize>, count: usize, flags: c_ulonglong, stream: CUstream,
     ) {
         super::handles::no_flags(flags)?;
-        // The bytes may be anything from now on, hence also what they were.
+        // After this call the contents of the range are undefined, so the old contents are valid too.
         for (address, size) in addresses.list(count)?.into_iter().zip(sizes.list(count)?) {
             advised(address, size, |_, _| Ok(()))?;
         }
@@ -154,7 +154,8 @@ stream_entry_points! { default;
         let Allocation { base, len, .. } = find(address)?;
         let fits = address == base && (length == 0 || length as u64 == len);
         let known = matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST | CU_MEM_ATTACH_SINGLE);
-        // Every stream sees the memory at its turn: limiting it to one stream only loosens a promise that holds anyway.
+        // All streams may use the memory. Limiting it to one stream only removes a guarantee, so nothing has to be
+        // done.
         if fits && known { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 }

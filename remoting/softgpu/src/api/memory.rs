@@ -1,4 +1,4 @@
-//! Device memory.
+//! The entry points for device memory, such as `cuMemAlloc`.
 
 use super::entry::entry_points;
 use crate::driver::{current, driver};
@@ -60,7 +60,7 @@ entry_points! {
         }
         driver.graphs.check_call()?;
         driver.wait_before_free(&allocation);
-        // Reports an error of work in the meantime, as any call that waits does.
+        // Report an error of earlier work, as every call that waits does.
         current()?;
         driver.advised.lock().unwrap_or_else(PoisonError::into_inner).remove(&allocation.id);
         driver.release_memory(&allocation)

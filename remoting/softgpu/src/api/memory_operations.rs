@@ -1,4 +1,4 @@
-//! Words that streams wait for and write.
+//! The entry points for stream memory operations: a stream waits for a value in memory, or writes one.
 
 use super::default_stream::DefaultStream;
 use super::entry::stream_entry_points;
@@ -15,17 +15,17 @@ use std::ffi::c_uint;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The interval at which a stream that waits looks at its word.
+/// The interval at which a waiting stream reads its word.
 const INTERVAL: Duration = Duration::from_micros(50);
 
-/// Does all operations in the stream's turn, or none if one of them is wrong.
+/// Queues all operations in the stream. If one of them is invalid, none is queued.
 fn run(default: DefaultStream, stream: CUstream, operations: Vec<Operation>) -> R {
     let stream = default.resolve(stream)?;
     let driver = driver()?;
     if driver.graphs.is_capturing(stream.for_capture().id) {
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
-    // Managed memory is not for streams to wait on, as CUDA documents.
+    // CUDA documents that streams cannot wait on managed memory.
     let valid = |operation: &Operation| {
         let managed = driver.memory.find(operation.address).is_some_and(|a| a.kind == Memory::Managed);
         !managed && driver.memory.is_valid(operation.address, operation.width.bytes())
@@ -33,7 +33,7 @@ fn run(default: DefaultStream, stream: CUstream, operations: Vec<Operation>) -> 
     if !operations.iter().all(valid) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    // On a null GPU no kernel writes what a stream may wait for.
+    // On a null GPU no kernel runs that could write the word.
     let waits = !driver.model().null;
     let context = Arc::clone(&stream.context);
     let work = move || {

@@ -1,9 +1,8 @@
 //! The entry points of `libcuda.so.1`, in files by subject. Their names, arguments and meaning are CUDA's.
 //!
-//! There is one file for each group of the CUDA driver API's functions, so there are more than twenty. `refused` has
-//! the functions that exist and are refused, and `entry` is the form of all. Called by programs, or by a worker that
-//! loaded this library. The files read arguments and store results; `driver` does the work. What PTX means is
-//! `engine`'s.
+//! Each file has one group of functions of the CUDA driver API. `entry` defines the form of all entry points, and
+//! `refused` has the functions that are not supported. Programs call these functions, and so does a worker that loaded
+//! this library. The files read arguments and store results. `driver` does the work, and `engine` executes PTX.
 
 #![allow(non_snake_case)]
 

@@ -1,4 +1,4 @@
-//! Modules and the functions in them.
+//! The entry points for modules and their functions.
 
 use super::entry::entry_points;
 use super::handles::{handle, id};
@@ -54,7 +54,8 @@ entry_points! {
         Ok(())
     }
 
-    /// Images of libraries are compiled when something in them is first used.
+    /// Returns the loading mode from the settings. Images of libraries are compiled when something in them is first
+    /// used.
     fn cuModuleGetLoadingMode(mode: Out<CUmoduleLoadingMode>) {
         driver()?;
         mode.set(settings::module_loading())

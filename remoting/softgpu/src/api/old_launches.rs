@@ -1,4 +1,5 @@
-//! Launches from before CUDA 4.0, of which a function keeps the state (`driverapi::old_launch`).
+//! The entry points for launches from before CUDA 4.0. The function object stores their state
+//! (`driverapi::old_launch`).
 
 use super::default_stream::DefaultStream;
 use super::entry::entry_points;
@@ -66,7 +67,7 @@ fn grid(which: CUfunction, grid: [c_int; 2], stream: CUstream) -> R {
     let parameters = state.clone().extra();
     let mut extra = parameters.list.map(with_exposed_provenance_mut::<c_void>);
     launch(DefaultStream::Legacy, which, shape, stream, null_mut(), extra.as_mut_ptr(), &LaunchEdges::default())?;
-    // A launch of this kind leaves the state as it was.
+    // A launch in this old form does not change the stored state.
     *function.old_launch.state() = state;
     Ok(())
 }

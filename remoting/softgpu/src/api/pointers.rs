@@ -1,4 +1,4 @@
-//! Queries about an address (`cuPointerGetAttribute`).
+//! The entry points that query the attributes of an address, such as `cuPointerGetAttribute`.
 
 use super::entry::entry_points;
 use super::handles::handle;
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::ffi::{c_uint, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A value in the width that CUDA writes it in; a boolean takes 4 bytes, which some programs rely on.
+/// A value with the width that CUDA writes. A boolean has 4 bytes, and some programs rely on this.
 enum Value {
     Word(u32),
     Long(u64),
@@ -34,7 +34,7 @@ fn is_device(kind: Kind) -> bool {
     !kind.is_host()
 }
 
-/// Whether it is a variable that the host uses, too.
+/// Whether the address is in a managed variable, which the host can use.
 fn is_variable(driver: &Driver, a: &Allocation, address: u64) -> bool {
     a.kind == Kind::Globals && driver.modules.all().iter().any(|module| module.is_managed(address))
 }
@@ -85,13 +85,13 @@ fn attribute(driver: &Driver, attribute: CUpointer_attribute, a: &Allocation, ad
     })
 }
 
-/// The allocations that the program marked as synchronous, by their numbers, which are never used again.
+/// Returns the ids of the allocations that the program marked as synchronous. Ids are never reused.
 fn synchronous() -> MutexGuard<'static, BTreeSet<u64>> {
     static MARKED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
     MARKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns what `cuPointerGetAttributes` stores for an address that CUDA does not know: empty values, and no error.
+/// Returns the empty value that `cuPointerGetAttributes` stores for an address that CUDA does not know.
 fn nothing(attribute: CUpointer_attribute) -> R<Value> {
     Ok(match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT | CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Pointer(handle(0)),
@@ -124,7 +124,7 @@ entry_points! {
         let found = driver.memory.find(address);
         for (which, out) in which.list(count as usize)?.into_iter().zip(data.list(count as usize)?) {
             let value = match &found {
-                // The one attribute that device memory lacks is left empty here instead of failing the others.
+                // Device memory has no host pointer. This list query stores an empty value for it and does not fail.
                 Some(a) if which == CU_POINTER_ATTRIBUTE_HOST_POINTER && is_device(a.kind) => {
                     attribute(driver, which, a, address).or_else(|_| nothing(which))?
                 }
@@ -139,7 +139,7 @@ entry_points! {
     fn cuPointerSetAttribute(value: In<c_uint>, which: CUpointer_attribute, address: CUdeviceptr) {
         let found = driver()?.memory.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         match which {
-            // Copies that may be asynchronous are always finished or captured when they matter.
+            // Nothing to do: each copy that may be asynchronous is finished or captured before its result matters.
             CU_POINTER_ATTRIBUTE_SYNC_MEMOPS if value.get()? != 0 => drop(synchronous().insert(found.id)),
             CU_POINTER_ATTRIBUTE_SYNC_MEMOPS => drop(synchronous().remove(&found.id)),
             _ => return Err(CUDA_ERROR_INVALID_VALUE),

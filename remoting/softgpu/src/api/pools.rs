@@ -1,4 +1,4 @@
-//! Stream-ordered allocation.
+//! The entry points for stream-ordered allocation, such as `cuMemAllocAsync` and `cuMemPoolCreate`.
 
 use super::entry::{entry_points, stream_entry_points};
 use super::graph_nodes::{allocate, free_work};
@@ -22,7 +22,7 @@ fn pool(driver: &Driver, pool: CUmemoryPool) -> R<Arc<Pool>> {
     found.ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-/// The device of a location; memory of the host has no pools here.
+/// Returns the device of a location. Fails for host memory, because it has no pools.
 fn device_at(driver: &Driver, location: CUmemLocation) -> R<usize> {
     match location.type_ {
         CU_MEM_LOCATION_TYPE_DEVICE => Ok(driver.device(location.id)?.ordinal),
@@ -50,7 +50,7 @@ fn set_current(driver: &Driver, device: usize, pool: &Pool) -> R {
     Ok(())
 }
 
-/// Attributes are 4 bytes wide if they switch something, else 8.
+/// Whether an attribute is a switch. Switches are 4 bytes wide, all other attributes 8.
 fn is_switch(attribute: CUmemPool_attribute) -> bool {
     (CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES..=CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
         .contains(&attribute)
@@ -110,7 +110,7 @@ entry_points! {
         driver.destroy_pool(&pool(driver, which)?)
     }
 
-    /// A pool never keeps memory that is not in use.
+    /// A pool never keeps unused memory, so there is nothing to trim.
     fn cuMemPoolTrimTo(which: CUmemoryPool, _keep: usize) {
         pool(driver()?, which).map(drop)
     }
@@ -163,7 +163,7 @@ entry_points! {
                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE if own => (),
                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE => driver.set_pool_access(&pool, device, true),
                 CU_MEM_ACCESS_FLAGS_PROT_NONE if !own => driver.set_pool_access(&pool, device, false),
-                // A device cannot lose its own pool.
+                // The access of a device to its own pool cannot be removed.
                 _ => return Err(CUDA_ERROR_INVALID_DEVICE),
             }
         }
@@ -178,7 +178,8 @@ entry_points! {
     }
 }
 
-/// The address of memory that a graph allocates, if the stream captures one.
+/// Returns the address of an allocation node that was added to the capture, or `None` if the stream is not being
+/// captured.
 fn captured(driver: &'static Driver, stream: &Stream, bytes: usize) -> R<Option<u64>> {
     let mut memory = None;
     let node = || Ok(Work::Allocate(Arc::clone(memory.insert(allocate(driver, &stream.context, bytes as u64)?))));

@@ -1,19 +1,20 @@
-//! Functions that exist and are refused: kinds of graph nodes, mipmaps and texture references, cooperative
-//! launches on several GPUs, green contexts, the old 32-bit forms of the first driver, and what else is not provided.
-//! The device's attributes say the same, so that programs choose other ways.
+//! The functions that are exported but not supported: some kinds of graph nodes, mipmaps, texture references,
+//! cooperative launches on several GPUs, green contexts, 32-bit forms of the first driver, and others. The device's
+//! attributes report these features as missing, so that programs do not use them.
 
 use crate::driver::driver;
 use crate::ffi::{R, tell};
 use driverapi::caller::SEVERAL_RANKS;
 use driverapi::errors::CUDA_ERROR_NOT_SUPPORTED;
 
-/// Refuses a call that several ranks of NCCL need.
+/// Refuses a call that NCCL needs when it has several ranks.
 pub fn nccl() -> R {
     tell(SEVERAL_RANKS);
     Err(CUDA_ERROR_NOT_SUPPORTED)
 }
 
-/// Each answers CUDA_ERROR_NOT_SUPPORTED whatever its arguments: in the C ABI a function may ignore what it is given.
+/// Defines functions that always return `CUDA_ERROR_NOT_SUPPORTED`. In the C ABI a function may ignore its arguments,
+/// so none are declared.
 macro_rules! refused {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]

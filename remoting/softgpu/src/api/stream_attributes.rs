@@ -1,4 +1,5 @@
-//! Attributes of streams: hints to a scheduler and to caches that a stream keeps and nothing follows.
+//! The entry points for stream attributes. The attributes are hints for a scheduler and caches. They are stored but
+//! have no effect.
 
 use super::entry::stream_entry_points;
 use crate::ffi::{In, Out, R};
@@ -9,7 +10,7 @@ use driverapi::types::*;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A stream by its context and its own number, which default streams have in common.
+/// The key of an attribute: the context's id, the stream's number in it and the attribute.
 type Key = (usize, usize, CUlaunchAttributeID);
 
 type Value = [u8; 64];
@@ -23,12 +24,12 @@ fn key(stream: &Stream, attribute: CUlaunchAttributeID) -> Key {
     (stream.context.id, stream.id, attribute)
 }
 
-/// Forgets the attributes of a stream that is gone.
+/// Removes the attributes of a destroyed stream.
 pub fn forget(stream: &Stream) {
     kept().retain(|(context, id, _), _| (*context, *id) != (stream.context.id, stream.id));
 }
 
-/// Returns the value that holds if nothing was set.
+/// Returns an attribute's default value.
 fn initial(stream: &Stream, attribute: CUlaunchAttributeID) -> Value {
     let number = match attribute {
         CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY => CU_SYNC_POLICY_AUTO,
@@ -42,7 +43,7 @@ fn initial(stream: &Stream, attribute: CUlaunchAttributeID) -> Value {
 
 const CU_SYNC_POLICY_AUTO: i32 = 1;
 
-/// The attributes that streams have.
+/// Checks that streams have this attribute.
 fn check(attribute: CUlaunchAttributeID) -> R {
     match attribute {
         CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
@@ -69,7 +70,7 @@ stream_entry_points! { default;
     ) {
         let stream = default.resolve(stream)?;
         check(attribute)?;
-        // SAFETY: every bit pattern is a valid value of bytes.
+        // SAFETY: `pad` is a byte array, and every bit pattern is valid for it.
         let value = unsafe { value.get()?.pad };
         kept().insert(key(&stream, attribute), value);
         Ok(())

@@ -1,4 +1,4 @@
-//! Streams, events and callbacks.
+//! The entry points for streams, events and callbacks.
 
 use super::default_stream::DefaultStream;
 use super::entry::{entry_points, stream_entry_points};
@@ -42,7 +42,7 @@ fn record(default: DefaultStream, which: CUevent, stream: CUstream, flags: c_uin
     if event.context != stream.context.id {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
-    // The external flag means something in a capture only.
+    // The external flag has an effect in a capture only.
     if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -128,7 +128,7 @@ entry_points! {
         Ok(())
     }
 
-    /// Queries in the event's context, whatever the calling thread's is, if it has one.
+    /// Queries the event in the event's own context. The calling thread needs no context.
     fn cuEventQuery(which: CUevent) {
         let event = event(which)?;
         driver()?.graphs.ask(|captures| captures.check_event(event.id as u64))?;
@@ -146,7 +146,7 @@ entry_points! {
         driver()?.graphs.ask(|captures| captures.check_event(event.id as u64))?;
         driver()?.graphs.check_call()?;
         event.synchronise()?;
-        // Also of an event that was never recorded, as when its record failed.
+        // The check also applies to an event without a record, for example after its record failed.
         driver()?.contexts.get(event.context).ok_or(CUDA_ERROR_CONTEXT_IS_DESTROYED)?.check()
     }
 
@@ -227,7 +227,7 @@ stream_entry_points! { default;
         call_host(default, stream, function, data)
     }
 
-    /// The last argument chooses between waiting asleep and awake; a stream's thread sleeps.
+    /// The last argument selects how the wait is done. It is ignored, because a stream's thread always sleeps.
     fn cuLaunchHostFunc_v2 / cuLaunchHostFunc_v2_ptsz(
         stream: CUstream, function: CUhostFn, data: *mut c_void, _sync_mode: c_uint,
     ) {
@@ -240,15 +240,15 @@ stream_entry_points! { default;
         let given = id(stream);
         let stream = default.resolve(stream)?;
         let callback = callback.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        // CUDA captures host functions only.
+        // CUDA captures host functions but not callbacks.
         driver()?.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
         super::handles::no_flags(flags.into())?;
         let data = data.expose_provenance();
         let context = Arc::clone(&stream.context);
-        // Unlike host functions, callbacks run after a fault, too, and get its code.
+        // Unlike host functions, callbacks also run after a fault, and receive the fault's code.
         let work = move || {
             let data = std::ptr::with_exposed_provenance_mut(data);
-            // SAFETY: the program gave this callback to be called with this argument.
+            // SAFETY: the program passed this callback to be called with this argument.
             in_callback(|| unsafe { callback(handle(given), context.fault(), data) });
         };
         stream.submit(Vec::new(), work).map(drop)

@@ -1,4 +1,4 @@
-//! Tensor maps: encoded in a form of this driver's own.
+//! The entry points that encode tensor maps. The encoded form is private to this driver.
 
 use super::entry::entry_points;
 use crate::driver::current;
@@ -9,11 +9,11 @@ use driverapi::types::CUtensorMap;
 use std::ffi::{c_int, c_uint, c_void};
 
 const MOST_DIMENSIONS: u32 = 5;
-/// `CU_TENSOR_MAP_ALLOC_CLASS_SMALL`, the only one that is ever in effect, as the device's attribute says.
+/// `CU_TENSOR_MAP_ALLOC_CLASS_SMALL`, the only class that has an effect. A device attribute reports this.
 const SMALL: c_uint = 1;
 const LARGE: c_uint = 2;
 
-/// The lists that all encodings have.
+/// The argument lists that all forms of tensor maps have.
 #[derive(Clone, Copy)]
 struct Lists {
     sizes: In<u64>,
@@ -21,7 +21,8 @@ struct Lists {
     element_strides: In<u32>,
 }
 
-/// Reads the lists of a tensor of at least `least` dimensions.
+/// Returns `plain` with the sizes and strides that the program gave. Fails with `CUDA_ERROR_INVALID_VALUE` unless
+/// `rank` is from `least` to the maximum number of dimensions.
 fn read(rank: u32, least: u32, lists: Lists, plain: Tensor) -> R<Tensor> {
     if !(least..=MOST_DIMENSIONS).contains(&rank) {
         return Err(CUDA_ERROR_INVALID_VALUE);

@@ -1,4 +1,4 @@
-//! Virtual memory management.
+//! The entry points for virtual memory management, such as `cuMemCreate` and `cuMemMap`.
 
 use super::entry::entry_points;
 use crate::driver::{Driver, current, driver};
@@ -13,7 +13,7 @@ use driverapi::types::*;
 use std::ffi::{c_int, c_ulonglong, c_void};
 use std::os::fd::IntoRawFd;
 
-/// Returns the device of a request. Only pinned memory on a device exists here.
+/// Returns the device of an allocation request. Only pinned device memory is supported.
 fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> R<usize> {
     match (properties.type_, properties.location.type_) {
         (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE) => (),
@@ -29,7 +29,7 @@ fn device_of(driver: &Driver, properties: &CUmemAllocationProp) -> R<usize> {
     Ok(driver.device(properties.location.id)?.ordinal)
 }
 
-/// Whether memory of the host is requested, in the ways that CUDA documents
+/// Whether host memory is requested, in one of the ways that CUDA documents
 /// (<https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html>, `cuMemCreate`).
 fn is_host(properties: &CUmemAllocationProp) -> R<bool> {
     let shared = properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
@@ -40,7 +40,7 @@ fn is_host(properties: &CUmemAllocationProp) -> R<bool> {
     }
 }
 
-/// The device that a location names, or `None` for the program's memory.
+/// Returns the device that a location names, or `None` for host memory.
 fn device_at(driver: &Driver, location: &CUmemLocation) -> R<Option<usize>> {
     match location.type_ {
         CU_MEM_LOCATION_TYPE_DEVICE => Ok(Some(driver.device(location.id)?.ordinal)),
@@ -55,7 +55,7 @@ entry_points! {
     ) {
         driver()?;
         let properties = properties.get()?;
-        // The granularity of memory that is refused when it is created.
+        // Host memory has a granularity too, even where `cuMemCreate` refuses to create it.
         if properties.type_ != CU_MEM_ALLOCATION_TYPE_PINNED || !is_host(&properties)? {
             device_of(driver()?, &properties)?;
         }
@@ -195,21 +195,22 @@ entry_points! {
 }
 
 entry_points! {
-    /// Not CUDA's: for a worker, which gives several allocations of its session one piece of memory (`CHECKS_BOUNDS`).
+    /// Marks the bounds of one allocation. This function is not part of CUDA. A worker calls it when several
+    /// allocations of a session share one piece of memory (`CHECKS_BOUNDS`).
     fn remotegpu_bound(address: CUdeviceptr, len: usize) {
         driver()?.bound(address, len as u64)
     }
 
-    /// Not CUDA's: for a worker, which tells its client what changes. `pagemap`: its descriptor of
-    /// `driverapi::written::PAGEMAP`.
+    /// Starts to track writes. This function is not part of CUDA. A worker calls it to tell its client which memory
+    /// changes. `pagemap` is a descriptor of `driverapi::written::PAGEMAP`.
     fn remotegpu_follow_writes(pagemap: *mut c_void) {
         driver()?;
         writes::follow(descriptor(pagemap)?.try_clone_to_owned().map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?)
     }
 
-    /// Not CUDA's: the first and the last address of each part of these pages that was written since the last call, in
-    /// order; `count` says how many there is room for, and how many there are. Parts beyond the room are joined to the
-    /// last one.
+    /// Stores the parts of a range that were written since the last call. This function is not part of CUDA. Each part
+    /// is its first and last address, in ascending order. `count` holds the capacity of `parts` and receives the number
+    /// of parts. If there are too many parts, the last element covers the rest.
     fn remotegpu_written(parts: Out<[u64; 2]>, count: Out<usize>, address: CUdeviceptr, len: usize) {
         let most = count.get()?;
         let start = address as usize;

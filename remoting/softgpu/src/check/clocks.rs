@@ -1,6 +1,7 @@
-//! Vector clocks. A track is a queue or a branch of a graph; a point of it is an operation, or a part of one.
+//! Vector clocks. A track is a queue or a branch of a graph. A point on a track is an operation or a part of an
+//! operation.
 
-/// The part of an epoch that counts releases within an operation.
+/// The number of low bits of an epoch that count the parts of an operation. Each release starts a new part.
 pub const PARTS: u32 = 24;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -10,13 +11,13 @@ pub struct Point {
 }
 
 impl Point {
-    /// The end of the operation that the point is in.
+    /// Returns the end of the operation that contains this point.
     pub fn end(self) -> Point {
         Point { epoch: self.epoch | ((1 << PARTS) - 1), ..self }
     }
 }
 
-/// A vector clock of the past: all points of each track up to an epoch.
+/// A vector clock. For each track it has the latest epoch that has happened before.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub struct Clock(Vec<u64>);
 
@@ -48,7 +49,7 @@ impl Clock {
     }
 }
 
-/// A step of a graph: the earlier steps it waits for, and what it does with an event.
+/// A step of a graph: the indices of the earlier steps that it waits for, and the event that it records or waits for.
 #[derive(Default)]
 pub struct Step {
     pub after: Vec<usize>,

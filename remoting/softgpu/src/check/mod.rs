@@ -1,11 +1,11 @@
-//! The overlap checker (`REMOTEGPU_CHECK=overlap`): finds two streams that touch the same bytes, one writing, with no
-//! order between them.
+//! The overlap checker (`REMOTEGPU_CHECK=overlap`). It finds two streams that access the same bytes without an order
+//! between the accesses, if at least one access is a write.
 //!
-//! The driver calls it where a call makes order (streams, events, graphs, frees), and the engine where a kernel touches
-//! memory. It must not know how work is queued or how instructions run, and it changes nothing that a program sees.
-//! `clocks` says which point happened before which, `order` takes that from calls, `shadow` keeps the last accesses to
-//! each byte, `ranges` says which bytes are watched, `operation` is a piece of work under way, and `report` writes what
-//! was found.
+//! The driver calls the checker when a call orders work (streams, events, graphs, frees). The engine calls it when a
+//! kernel accesses memory. The checker does not depend on how work is queued or how instructions run, and it changes
+//! nothing that a program sees. `clocks` compares points in time, and `order` updates the clocks from calls. `shadow`
+//! keeps the last accesses to each byte, and `ranges` lists the watched memory. `operation` is a piece of work that
+//! runs, and `report` prints the conflicts.
 
 mod clocks;
 mod operation;
@@ -28,11 +28,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 static CHECKER: OnceLock<Checker> = OnceLock::new();
 
-/// A stream, as far as order is concerned.
+/// The properties of a stream that matter for order.
 pub struct Place {
-    /// The number of its queue.
+    /// The number of the stream's queue.
     pub queue: u64,
-    /// The queues whose work of before it waits for.
+    /// The numbers of the queues whose earlier work must finish before this stream's next work.
     pub after: Vec<u64>,
     /// The stream's handle.
     pub stream: usize,
@@ -45,7 +45,7 @@ pub struct Checker {
     reports: Reports,
 }
 
-/// Starts checking, if that is what the setting says.
+/// Starts the checker if the setting asks for it.
 pub fn start(setting: Option<&str>) {
     match setting {
         None | Some("" | "0") => {}
@@ -64,7 +64,7 @@ pub fn start(setting: Option<&str>) {
     }
 }
 
-/// The checker, if the program is checked.
+/// Returns the checker, or `None` if the program is not checked.
 pub fn checker() -> Option<&'static Checker> {
     CHECKER.get()
 }
@@ -74,13 +74,13 @@ impl Checker {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins work of a stream: gives it its place in the order.
+    /// Begins an operation of a stream and orders it after the stream's earlier work.
     pub fn begin(&'static self, place: &Place) -> Arc<Operation> {
         let begun = self.order().begin(place.queue, &place.after);
         Operation::new(self, begun, place.stream, false)
     }
 
-    /// Begins the steps of a graph that a stream launches, each with the steps that it waits for.
+    /// Begins the steps of a graph that a stream launches. Each step names the earlier steps that it waits for.
     pub fn graph(&'static self, executable: usize, place: &Place, steps: &[Step]) -> Vec<Arc<Operation>> {
         let begun = self.order().graph(executable, place.queue, &place.after, steps);
         begun.into_iter().map(|begun| Operation::new(self, begun, place.stream, true)).collect()
@@ -94,29 +94,30 @@ impl Checker {
         self.order().wait(queue, event);
     }
 
-    /// Notes that the host knows all work of the queue to be done.
+    /// Records that all work of the queue is done, as far as the host knows.
     pub fn host_waited(&self, queue: u64) {
         self.order().host_waited(queue);
     }
 
-    /// Notes that the host knows an event to be reached.
+    /// Records that the host knows that the event is reached.
     pub fn host_saw(&self, event: usize) {
         self.order().host_saw(event);
     }
 
-    /// Retires a destroyed stream. Its work stays before later work of the default stream that waits for it.
+    /// Retires a destroyed stream. `legacy` is the queue of the default stream that waits for it, and later work of
+    /// that queue stays ordered after the retired stream's work.
     pub fn retire(&self, queue: u64, legacy: Option<u64>) {
         self.order().retire(queue, legacy);
     }
 
-    /// Watches memory that no stream has used.
+    /// Watches new memory that no stream has used before.
     pub fn allocated(&self, base: u64, len: u64) {
         self.ranges.insert(base, len, base);
         self.shadow.clear(base, len);
     }
 
-    /// Watches memory of a pool, which another stream may still use. `is_after_free`: the pool itself makes sure that
-    /// the stream comes after the free that gave the memory back.
+    /// Watches memory of a pool, which another stream may still use. If `is_after_free` is set, the pool orders this
+    /// stream after the free that returned the memory.
     pub fn allocated_in_order(&'static self, base: u64, len: u64, place: &Place, is_after_free: bool) {
         self.ranges.insert(base, len, base);
         let operation = self.begin(place);
@@ -129,25 +130,26 @@ impl Checker {
         self.shadow.clear(base, len);
     }
 
-    /// Watches memory at a second address, or at its first: `physical` tells one piece of memory from others.
+    /// Watches a mapping of physical memory. `physical` identifies the physical memory, so that several mappings of it
+    /// share one shadow.
     pub fn mapped(&self, base: u64, len: u64, physical: usize, offset: u64) {
         let start = self.ranges.physical(physical);
         self.ranges.insert(base, len, start + offset);
     }
 
-    /// Ends the watch of an address range.
+    /// Stops watching an address range.
     pub fn released(&self, base: u64) {
         self.ranges.remove(base);
     }
 
-    /// Stops watching memory that other processes use, too.
+    /// Stops watching memory that other processes also use.
     pub fn exempt(&self, base: u64) {
         if let Some((len, key)) = self.ranges.remove(base) {
             self.shadow.clear(key, len);
         }
     }
 
-    /// Finds uses of memory without order to `operation`, in all of a range.
+    /// Reports all accesses in a range that have no order to `operation`.
     fn examine_all(&self, operation: &Operation, base: u64, len: u64) {
         let Some(key) = self.ranges.key(base) else { return };
         self.shadow.existing(key, len, |line, cell, mask| {
@@ -167,7 +169,8 @@ impl Checker {
         }
     }
 
-    /// Returns the clock of a word's known writers, for a reader that waits for them.
+    /// Returns the joined clock of all known writes to a word. A stream that waits for the word comes after these
+    /// writes.
     fn released_at(&self, address: u64) -> Clock {
         let Some(key) = self.ranges.key(address) else { return self.order().host().clone() };
         let mut clock = self.order().word(address).cloned().unwrap_or_default();

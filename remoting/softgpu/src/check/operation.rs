@@ -1,4 +1,4 @@
-//! A piece of work under way: its accesses are compared with those of other work.
+//! An operation that is running. Its accesses are compared with the accesses of other operations.
 
 use super::clocks::{Clock, Point};
 use super::order::Begun;
@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 thread_local! {
-    /// Without a destructor, since destructors of the program's own may still call the driver.
+    /// The value is not dropped when the thread ends, because the program's own destructors may still call the driver.
     static CURRENT: RefCell<Option<ManuallyDrop<Arc<Operation>>>> = const { RefCell::new(None) };
 }
 
-/// The operation that the calling thread does.
+/// Returns the operation that the calling thread executes.
 pub fn current() -> Option<Arc<Operation>> {
     checker()?;
     CURRENT.with_borrow(|current| current.as_deref().map(Arc::clone))
 }
 
-/// Does an operation's work.
+/// Runs `work` with `operation` as the calling thread's current operation.
 pub fn during<T>(operation: Arc<Operation>, work: impl FnOnce() -> T) -> T {
     operation.start();
     let before = CURRENT.replace(Some(ManuallyDrop::new(operation)));
@@ -30,7 +30,8 @@ pub fn during<T>(operation: Arc<Operation>, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Runs a function of the program in a stream: the host knows what came before, and the stream what the host knows.
+/// Runs a function of the program in a stream. The host then comes after the stream's earlier work, and the stream's
+/// later work comes after everything that the host knows.
 pub fn host_function(function: impl FnOnce()) {
     let Some(operation) = current() else { return function() };
     operation.checker.order().host_joins(&operation.end());
@@ -41,12 +42,12 @@ pub fn host_function(function: impl FnOnce()) {
 
 pub struct Operation {
     checker: &'static Checker,
-    /// Changes with each part.
+    /// The number in reports. Each part of the operation has its own number.
     id: AtomicU32,
     point: Mutex<Point>,
     past: RwLock<Arc<Clock>>,
     fenced: AtomicBool,
-    /// The clock read from released words; it counts from the next fence on.
+    /// The joined clock of words read without order. The next fence makes it part of `past`.
     pending: Mutex<Clock>,
 }
 
@@ -79,7 +80,7 @@ impl Operation {
         Arc::clone(&self.past.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether an operation's part happened before this.
+    /// Whether the point `other` happened before the present point of this operation, or is that point.
     pub fn is_after(&self, other: Point) -> bool {
         let own = self.point();
         if other.track == own.track {
@@ -95,7 +96,7 @@ impl Operation {
         clock
     }
 
-    /// Starts the operation: what earlier operations of the stream found while they ran holds for it, too.
+    /// Starts the operation. It comes after everything that earlier operations of the stream found while they ran.
     fn start(&self) {
         let track = self.point().track;
         if let Some(found) = self.checker.order().found_by(track) {
@@ -110,26 +111,27 @@ impl Operation {
         }
     }
 
-    /// Puts this operation, and what comes after it in its stream, after `clock`.
+    /// Orders this operation, and later operations of its stream, after `clock`.
     pub fn find(&self, clock: &Clock) {
         self.join(clock);
         self.checker.order().found(self.point().track, clock);
     }
 
-    /// Acquires a word: the stream saw in it the value that it waited for.
+    /// Orders this operation after the writes to a word. The stream waited for the word and has read the expected
+    /// value.
     pub fn acquire_word(&self, address: u64) {
         let clock = self.checker.released_at(address);
         self.find(&clock);
     }
 
-    /// Releases a word: the stream writes it, and others may wait for it.
+    /// Records a write of the stream to a word that other streams may wait for.
     pub fn release_word(&self, address: u64, bytes: u64) {
         self.name("cuStreamWriteValue");
         self.checker.order().release(address, &self.end());
         self.touch(Access::StrongWrite, address, bytes);
     }
 
-    /// Frees memory: reports uses of it that have no order to that.
+    /// Records a free of memory, and reports each use of the memory that is not ordered with the free.
     pub fn frees(&self, base: u64, len: u64) {
         self.name("cuMemFreeAsync");
         let Some(key) = self.checker.ranges.key(base) else { return };
@@ -184,7 +186,7 @@ impl Watch for Operation {
         let mut clock = Clock::clone(&self.past());
         clock.add(*point);
         self.checker.order().release(address, &clock);
-        // Later work of the kernel is not released.
+        // Begin a new part, because later work of the kernel is not covered by this release.
         if point.epoch + 1 < point.end().epoch {
             point.epoch += 1;
             self.id.store(self.checker.reports.add_part(self.id(), *point), Ordering::Release);

@@ -1,4 +1,4 @@
-//! The order that calls make between operations, whether the work before has been reached or not.
+//! The order between operations that the program's calls create. It does not depend on which work has already run.
 
 use super::clocks::{Clock, PARTS, Point, Step};
 use std::collections::{BTreeMap, HashMap};
@@ -7,15 +7,15 @@ use std::sync::Arc;
 #[derive(Clone, Default)]
 struct Track {
     count: u64,
-    /// The clock before its next operation, in other tracks.
+    /// The clock of other tracks that comes before this track's next operation.
     past: Arc<Clock>,
 }
 
-/// An operation's place in the order.
+/// An operation's point on its track, and the clock before it.
 #[derive(Clone)]
 pub struct Begun {
     pub point: Point,
-    /// The clock before the operation.
+    /// The clock of all points that happened before the operation.
     pub past: Arc<Clock>,
 }
 
@@ -23,20 +23,20 @@ pub struct Begun {
 pub struct Order {
     tracks: Vec<Track>,
     queues: HashMap<u64, u32>,
-    /// The tracks of executable graphs, by branch.
+    /// The track of each branch of an executable graph, by the graph's id and the branch's index.
     branches: HashMap<(usize, usize), u32>,
-    /// The ends of executable graphs' latest launches.
+    /// The clock at the end of each executable graph's latest launch.
     launches: HashMap<usize, Clock>,
     events: HashMap<usize, Clock>,
-    /// Clocks that writes to words released.
+    /// The joined clock of the releasing writes to each word, by address.
     words: HashMap<u64, Clock>,
-    /// Clocks that a default stream's next operation comes after, besides those of existing streams.
+    /// The clocks of destroyed streams, by the default stream's queue. That queue's next operation comes after them.
     gone: HashMap<u64, Clock>,
-    /// Clocks from before pools got memory back, by its first byte, with its length.
+    /// The memory that pools have got back, by first address: length in bytes and the clock before the free.
     freed: BTreeMap<u64, (u64, Clock)>,
-    /// Clocks that operations of tracks found while they ran.
+    /// The clocks that running operations found, by track.
     found: HashMap<u32, Clock>,
-    /// The clock of work that the program on the host knows to be done.
+    /// The clock of all work that the program on the host knows to be finished.
     host: Clock,
 }
 
@@ -63,7 +63,7 @@ impl Order {
         }
     }
 
-    /// Returns the clock at the end of all of a track's operations so far.
+    /// Returns the clock at the end of all operations that the track has so far.
     fn end(&self, track: u32) -> Clock {
         let Track { count, past } = &self.tracks[track as usize];
         let mut clock = Clock::clone(past);
@@ -100,7 +100,7 @@ impl Order {
         let start = self.end(track);
         let mut begun: Vec<Begun> = Vec::with_capacity(steps.len());
         let (mut ends, mut branch_of): (Vec<Clock>, Vec<usize>) = (Vec::new(), Vec::new());
-        // The last step of each branch.
+        // The index of the last step of each branch.
         let mut tails: Vec<usize> = Vec::new();
         for (index, step) in steps.iter().enumerate() {
             let continued = step.after.iter().find(|&&before| tails[branch_of[before]] == before);
@@ -177,18 +177,19 @@ impl Order {
         }
     }
 
-    /// Puts a track's later operations after what one of them found while it ran.
+    /// Orders the track's later operations after `clock`, which a running operation found.
     pub fn found(&mut self, track: u32, clock: &Clock) {
         join(&mut self.tracks[track as usize].past, clock);
         self.found.entry(track).or_default().join(clock);
     }
 
-    /// Returns the clock that operations of a track found, for one that was begun before and starts now.
+    /// Returns the clock that running operations of a track found. An operation that was queued earlier joins it when
+    /// it starts.
     pub fn found_by(&self, track: u32) -> Option<&Clock> {
         self.found.get(&track)
     }
 
-    /// Returns the clock that writes to a word released, if any.
+    /// Returns the joined clock of the releasing writes to a word, or `None` if there was none.
     pub fn word(&self, address: u64) -> Option<&Clock> {
         self.words.get(&address)
     }
@@ -197,13 +198,13 @@ impl Order {
         self.words.entry(address).or_default().join(clock);
     }
 
-    /// Notes memory that a pool gets back.
+    /// Records memory that a pool gets back, with the clock before the free.
     pub fn freed(&mut self, base: u64, len: u64, clock: Clock) {
         self.handed_out(base, len);
         self.freed.insert(base, (len, clock));
     }
 
-    /// Returns the clock from before a pool got back the memory that it hands out now. The pool keeps the rest.
+    /// Removes a range from the memory that pools got back, and returns the joined clock of its frees.
     pub fn handed_out(&mut self, base: u64, len: u64) -> Clock {
         let (mut before, after) = (Clock::default(), base + len);
         while let Some((&start, &(size, _))) = self.freed.range(..after).next_back()
@@ -234,7 +235,7 @@ mod tests {
             clock
         };
         order.freed(0, 100, clock(1));
-        // From the middle, so that a piece is left on either side, and one of these is used and freed again.
+        // Takes the middle, so that a piece is left on each side. One of these pieces is then used and freed again.
         assert_eq!(order.handed_out(40, 20), clock(1));
         assert_eq!(order.handed_out(40, 20), Clock::default());
         order.freed(90, 30, clock(2));

@@ -1,15 +1,16 @@
-//! The memory that is watched, by address, and where its shadow is: two addresses of the same memory share one.
+//! The watched address ranges, and the address of the shadow of each. Two mappings of the same memory share one shadow.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-/// The start of the shadows of physical memory, beyond all addresses, and the distance between two of them.
+/// The first shadow address of physical memory, which is above all memory addresses. `APART` is the distance between
+/// two shadows.
 const PHYSICAL: u64 = 1 << 62;
 const APART: u64 = 1 << 46;
 
 #[derive(Default)]
 pub struct Ranges {
-    /// By base: length and the shadow's address.
+    /// The length and the shadow address of each range, by base address.
     all: RwLock<BTreeMap<u64, (u64, u64)>>,
     physical: Mutex<HashMap<usize, u64>>,
 }
@@ -23,14 +24,14 @@ impl Ranges {
         self.all.write().unwrap_or_else(PoisonError::into_inner).remove(&base)
     }
 
-    /// Returns the shadow's address of an address, if it is watched.
+    /// Returns the shadow address of a memory address, or `None` if it is not watched.
     pub fn key(&self, address: u64) -> Option<u64> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let (&base, &(len, key)) = all.range(..=address).next_back()?;
         (address - base < len).then(|| key + (address - base))
     }
 
-    /// Returns the start of the shadow of a piece of physical memory.
+    /// Returns the first shadow address of a piece of physical memory.
     pub fn physical(&self, handle: usize) -> u64 {
         let mut all = self.physical.lock().unwrap_or_else(PoisonError::into_inner);
         let next = PHYSICAL + all.len() as u64 % (1 << 15) * APART;

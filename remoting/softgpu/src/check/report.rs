@@ -1,4 +1,4 @@
-//! Names of operations, and the lines that report what was found.
+//! The names of operations, and the printed reports of conflicts.
 
 use super::clocks::Point;
 use super::shadow::Conflict;
@@ -8,7 +8,7 @@ use driverapi::constants::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// The description of an operation.
+/// The description of an operation or of a part of it.
 #[derive(Clone)]
 pub struct What {
     pub point: Point,
@@ -22,7 +22,7 @@ type Named = (Arc<str>, usize);
 
 #[derive(Default)]
 pub struct Reports {
-    /// The descriptions by the operations' numbers less one.
+    /// The descriptions. The operation with number n has index n - 1.
     all: RwLock<Vec<What>>,
     told: Mutex<HashSet<[Named; 2]>>,
 }
@@ -52,7 +52,7 @@ impl Reports {
         all.len() as u32
     }
 
-    /// Adds another part of an operation.
+    /// Adds a part of an operation, and returns the part's number.
     pub fn add_part(&self, id: u32, point: Point) -> u32 {
         self.add(What { point, ..self.what(id) })
     }
@@ -74,7 +74,7 @@ impl Reports {
         self.all.read().unwrap_or_else(PoisonError::into_inner)[id as usize - 1].clone()
     }
 
-    /// Reports what was found, once for each pair of operations' names and streams.
+    /// Prints a conflict. For each pair of operation names and streams only the first conflict is printed.
     pub fn tell(&self, found: Conflict, id: u32, access: Access, line: u64) {
         let (first, second) = (self.what(found.id), self.what(id));
         let mut pair = [&first, &second].map(|what| (Arc::clone(&what.name), what.stream));

@@ -1,4 +1,4 @@
-//! The last accesses to each byte: a cell of 64 bytes for each line of 64 bytes, made when the line is touched.
+//! The last accesses to each byte. Each line of 64 bytes has a cell, which is allocated at the first access.
 
 use crate::engine::watch::Access;
 use std::collections::HashMap;
@@ -9,11 +9,11 @@ pub const LINE: u64 = 64;
 const PAGE: u64 = 4096;
 const SHARDS: usize = 64;
 const SLOTS: usize = 5;
-/// The position of an operation's number, next to the kind of access.
+/// The bit position of an operation's number. The kind of access is in the bits below.
 const ID_SHIFT: u32 = 2;
 
-/// Accesses of up to five operations and kinds, with their bytes and operations. Where more would be needed the least
-/// informative is forgotten, which can hide a race but never invents one.
+/// The accesses to a line: up to five pairs of operation and kind, each with a mask of bytes. If all five are in use,
+/// the least informative one is dropped. That can hide a race, but it never reports a false one.
 #[derive(Clone, Copy, Default)]
 pub struct Cell {
     masks: [u64; SLOTS],
@@ -22,7 +22,7 @@ pub struct Cell {
 
 const _: () = assert!(size_of::<Cell>() as u64 <= LINE);
 
-/// An access without order to another one.
+/// An earlier access that is not ordered with the present one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub id: u32,
@@ -43,7 +43,7 @@ impl Cell {
         })
     }
 
-    /// Returns the operations that wrote these bytes last.
+    /// Returns the operations whose writes to these bytes are recorded.
     pub fn writers(&self, mask: u64) -> Vec<u32> {
         self.slots()
             .filter(|(_, _, access, bytes)| access.writes() && bytes & mask != 0)
@@ -51,7 +51,8 @@ impl Cell {
             .collect()
     }
 
-    /// Returns accesses that an access must be ordered with, and is not. `before` says whether an operation is.
+    /// Returns the recorded accesses that conflict with an access and are not ordered with it. `before` says whether an
+    /// operation comes before the present one.
     pub fn conflicts(&self, mask: u64, access: Access, id: u32, before: impl Fn(u32) -> bool) -> Vec<Conflict> {
         let unordered = self.slots().filter(|&(_, other, kind, bytes)| {
             bytes & mask != 0 && other != id && kind.conflicts(access) && !before(other)
@@ -59,7 +60,7 @@ impl Cell {
         unordered.map(|(_, id, access, bytes)| Conflict { id, access, bytes: bytes & mask }).collect()
     }
 
-    /// Whether nothing would change: the operation touched all of these bytes like this before.
+    /// Whether the operation has already accessed all of these bytes in this way, so that the cell would not change.
     pub fn knows(&self, mask: u64, access: Access, id: u32) -> bool {
         let owner = pack(id, access);
         (0..SLOTS).any(|slot| self.owners[slot] == owner && mask & !self.masks[slot] == 0)
@@ -68,7 +69,8 @@ impl Cell {
     pub fn touch(&mut self, mask: u64, access: Access, id: u32, before: impl Fn(u32) -> bool) {
         for slot in 0..SLOTS {
             let (other, kind) = (self.owners[slot] >> ID_SHIFT, Access::from_bits(self.owners[slot]));
-            // An access after a write is after all that was before the write. A read hides earlier reads.
+            // A later access that is ordered after a write is also ordered after everything before that write. A read
+            // replaces earlier reads only.
             let hidden = access == Access::Write || !kind.writes() && !access.writes();
             if self.masks[slot] & mask != 0 && hidden && (other == id && kind == access || other != id && before(other))
             {
@@ -85,7 +87,7 @@ impl Cell {
         (self.owners[slot], self.masks[slot]) = (owner, self.masks[slot] | mask);
     }
 
-    /// Chooses the slot to forget: one that is before the operation that needs room, reads first.
+    /// Returns the slot to drop. Operations that are ordered before the present one come first, then reads.
     fn victim(&self, before: impl Fn(u32) -> bool) -> usize {
         let cost = |&slot: &usize| {
             let owner = self.owners[slot];
@@ -111,7 +113,7 @@ impl Default for Shadow {
     }
 }
 
-/// The bytes of `[start, end)` in a line.
+/// Returns the mask of the bytes of `[start, end)` in a line.
 fn mask(line: u64, start: u64, end: u64) -> u64 {
     let (from, to) = (start.max(line) - line, end.min(line + LINE) - line);
     let upto = |n: u64| if n >= LINE { u64::MAX } else { (1 << n) - 1 };
@@ -132,12 +134,12 @@ impl Shadow {
         })
     }
 
-    /// Visits the cells of a range: the line's address, its cell and the bytes that are in the range.
+    /// Calls `each` for every line of a range, with the line's address, its cell and the mask of bytes in the range.
     pub fn visit(&self, start: u64, len: u64, mut each: impl FnMut(u64, &mut Cell, u64)) {
         self.walk(start, len, &|number| Some(self.made(number)), &mut each);
     }
 
-    /// Like [`Self::visit`], for lines that were touched.
+    /// Calls `each` as [`Self::visit`] does, but only for lines that have a cell.
     pub fn existing(&self, start: u64, len: u64, mut each: impl FnMut(u64, &mut Cell, u64)) {
         self.walk(start, len, &|number| self.page(number), &mut each);
     }

@@ -1,4 +1,4 @@
-//! Arrays, and the textures and surfaces made of them or of plain memory.
+//! Arrays, and textures and surfaces, which read arrays or plain memory.
 
 use super::state::Driver;
 use crate::engine::{Addressing, Sampling, Texels, Texture};
@@ -14,14 +14,14 @@ use driverapi::errors::*;
 use driverapi::types::CUDA_ARRAY3D_DESCRIPTOR;
 use std::sync::Arc;
 
-/// Rows start at multiples of this.
+/// The alignment in bytes of each row of an array.
 const ROW_ALIGNMENT: u64 = 64;
 
 impl Driver {
-    /// Creates an array of the context, charged to its device.
+    /// Creates an array in the context and charges its device. Returns the array's handle.
     ///
     /// # Errors
-    /// As [`Shape::read`], `CUDA_ERROR_OUT_OF_MEMORY`.
+    /// The errors of [`Shape::read`], and `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn create_array(&self, asked: CUDA_ARRAY3D_DESCRIPTOR, device: usize, context: usize) -> R<usize> {
         let shape = Shape::read(&asked)?;
         let pitch = shape.row_bytes().next_multiple_of(ROW_ALIGNMENT);
@@ -46,7 +46,8 @@ impl Driver {
         self.memory.release(array.address, |a| a.kind == Kind::Array).map(drop)
     }
 
-    /// Forgets textures, surfaces and arrays of a context that ends; the memory goes with the context's other memory.
+    /// Removes the textures, surfaces and arrays of a context that ends. Their memory is freed with the context's other
+    /// memory.
     pub fn forget_arrays(&self, context: usize) {
         self.arrays.remove_where(|array| array.context == context);
         for described in self.described.remove_where(|described| described.context == context) {
@@ -55,8 +56,8 @@ impl Driver {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for what no texture can be made of, or as it asks, `CUDA_ERROR_NOT_SUPPORTED` for
-    /// mipmaps.
+    /// `CUDA_ERROR_INVALID_VALUE` if the resource or the sampling is invalid for a texture, `CUDA_ERROR_NOT_SUPPORTED`
+    /// for mipmaps.
     pub fn create_texture(
         &self,
         context: usize,
@@ -75,7 +76,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for what is no array that was made for surfaces.
+    /// `CUDA_ERROR_INVALID_VALUE` unless the resource is an array that was created for surfaces.
     pub fn create_surface(&self, context: usize, resource: CUDA_RESOURCE_DESC) -> R<usize> {
         let Resource::Array(id) = resource.read()? else { return Err(CUDA_ERROR_INVALID_VALUE) };
         let array = self.array(id as usize)?;
@@ -94,17 +95,17 @@ impl Driver {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for what is no texture (or no surface).
+    /// `CUDA_ERROR_INVALID_VALUE` if the handle is not that of a texture (or surface).
     pub fn described(&self, handle: u64, surface: bool) -> R<Arc<Described>> {
         let described = usize::try_from(handle).ok().and_then(|id| self.described.get(id));
         described.filter(|each| each.sampling.is_none() == surface).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for what is no texture (or no surface).
+    /// `CUDA_ERROR_INVALID_VALUE` if the handle is not that of a texture (or surface).
     pub fn destroy_texture(&self, handle: u64, surface: bool) -> R {
         let described = self.described(handle, surface)?;
-        // Programs destroy it as soon as they have launched what uses it.
+        // Programs destroy a texture directly after they launch a kernel that uses it, so wait for the kernel.
         for context in self.contexts.all().iter().filter(|context| context.id == described.context) {
             context.ends().iter().for_each(Marker::wait);
         }
@@ -116,7 +117,8 @@ impl Driver {
     fn texels(&self, resource: Resource) -> R<Texels> {
         let (address, texel, sides, pitch) = match resource {
             Resource::Array(id) => return Ok(self.array(id as usize)?.texels()),
-            // Programs name more than they have there, and a driver takes it (NVIDIA's sample convolutionFFT2D).
+            // Programs may name a longer range than the allocation has, and NVIDIA's driver accepts that (sample
+            // convolutionFFT2D).
             Resource::Linear { address, texel, bytes } => {
                 let rest = self.memory.find(address).map_or(0, |found| found.base + found.len - address);
                 let bytes = bytes.min(rest);

@@ -1,4 +1,4 @@
-//! The conditions that programs make, and the nodes of them.
+//! Creation of graph conditions and of the conditional nodes that read them.
 
 use super::state::Driver;
 use crate::ffi::R;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 impl Driver {
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not a graph's, `CUDA_ERROR_OUT_OF_MEMORY`.
+    /// `CUDA_ERROR_INVALID_VALUE` if `graph` is not the handle of a graph, `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn create_condition(&self, graph: usize, context: Arc<Context>, default: Option<u32>) -> R<u64> {
         self.graphs.graph(graph)?;
         let size = size_of::<u32>() as u64;
@@ -21,11 +21,11 @@ impl Driver {
         Ok(address)
     }
 
-    /// Makes a node for a graph; the graphs that it chooses from are still empty.
+    /// Creates a conditional node for a graph. The node's own graphs are still empty.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not of this graph, or a number of graphs that the kind cannot
-    /// have.
+    /// `CUDA_ERROR_INVALID_VALUE` if the condition does not belong to this graph, or if this kind of node cannot have
+    /// `size` graphs.
     pub fn conditional(&self, graph: usize, handle: u64, kind: u32, size: u32) -> R<Conditional> {
         let condition = self.conditions.get(handle as usize).filter(|condition| condition.graph == graph);
         let condition = condition.ok_or(CUDA_ERROR_INVALID_VALUE)?;

@@ -1,4 +1,4 @@
-//! The contexts' lives: primary ones, those that programs make, and what goes with them.
+//! Creation and destruction of contexts, both primary contexts and those that programs create.
 
 use super::state::{Driver, Primary};
 use crate::ffi::R;
@@ -28,7 +28,7 @@ impl Driver {
         Ok(device.primary)
     }
 
-    /// Some context; if there is none, the first device's primary one, which is retained from then on.
+    /// Returns any context. If there is none, the first device's primary context is retained and stays retained.
     pub fn any_context(&self) -> R<Arc<Context>> {
         if let Some(context) = self.contexts.all().into_iter().next() {
             return Ok(context);
@@ -43,15 +43,15 @@ impl Driver {
         if primary.retained == 0 { self.end_primary(device, false) } else { Ok(()) }
     }
 
-    /// Ends the primary context; the next retain starts a new one. As CUDA documents, that releases nothing: each
-    /// holder still has to release the context. All its allocations are destroyed: those from pools, too (not
-    /// measured).
+    /// Ends the primary context. The next retain starts a new one. The call does not change the number of retains, as
+    /// CUDA documents: each holder must still release the context. All its allocations are freed, also those from pools
+    /// (NVIDIA's behaviour for pools was not measured).
     pub fn reset_primary(&self, device: &Device) -> R {
         let _primary = self.primary(device);
         self.end_primary(device, true)
     }
 
-    /// Ends the primary context if a reset has not done so. The caller holds the device's lock.
+    /// Ends the primary context unless a reset has already ended it. The caller holds the device's lock.
     fn end_primary(&self, device: &Device, pools: bool) -> R {
         if self.contexts.get(device.primary).is_none() {
             return Ok(());
@@ -73,7 +73,7 @@ impl Driver {
         }
     }
 
-    /// Whether a handle names a context, be it a primary context that is not alive now.
+    /// Whether a handle names a context. This includes a primary context that is not active now.
     pub fn is_context(&self, id: usize) -> bool {
         self.contexts.get(id).is_some() || self.devices.iter().any(|device| device.primary == id)
     }
@@ -85,8 +85,8 @@ impl Driver {
         Ok(id)
     }
 
-    /// Stops a context's work and frees all that belongs to it. Memory of pools is the device's and stays, unless
-    /// `pools`.
+    /// Stops a context's work and frees its resources. Memory of pools belongs to the device, so it is freed only if
+    /// `pools` is set.
     pub fn end_context(&self, id: usize, pools: bool) -> R {
         let context = self.contexts.get(id).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         self.forget_peers(id);
@@ -102,13 +102,13 @@ impl Driver {
         self.libraries.all().iter().for_each(|library| library.forget_context(id));
         let ends = |a: &Allocation| a.context == id && (pools || !matches!(a.kind, Kind::Pooled { .. }));
         for allocation in self.memory.all_where(ends) {
-            // Work that waits in the pool's own stream may have been faster.
+            // This fails if a free that was queued in the pool's own stream has already run.
             let _ = self.release_memory(&allocation);
         }
         Ok(())
     }
 
-    /// Waits until no work that may use the memory is left, as freeing does in CUDA.
+    /// Waits until all work that may use the memory has finished, as `cuMemFree` does.
     pub fn wait_before_free(&self, allocation: &Allocation) {
         if !self.config.profile.free_waits {
             return;

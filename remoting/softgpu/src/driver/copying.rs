@@ -1,4 +1,4 @@
-//! When copies and fills happen.
+//! Execution of copies and fills: at once, or in stream order.
 
 use super::performing::How;
 use super::state::Driver;
@@ -9,30 +9,30 @@ use crate::work::Work;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::time::Duration;
 
-/// Whether the program waits for a copy.
+/// Whether the call returns before the copy is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Sync,
     Async,
 }
 
-/// The longest range that a null GPU keeps of its own writes, by a fill or from device memory to device memory. Longer
-/// ranges are forgotten instead: they read as zeros, and cost no memory of the machine.
+/// The maximum number of bytes that a null GPU really writes in a fill or a copy within device memory. A longer range
+/// is discarded instead: it then reads as zeros and uses no memory of the host.
 const KEPT_BY_NULL: u64 = 1 << 20;
-/// The least bytes of a fill with zeros that leaves unwritten pages to the system: a worker zeroes all new memory, and
-/// overwrites what a process had before the next one gets it, which then takes some milliseconds, as on a GPU.
+/// The minimum size of a zero fill that skips pages which were never written. A worker zeroes all new memory, and also
+/// clears a process's memory before the next process gets it. Such a fill then takes some milliseconds, as on a GPU.
 const MANY_ZEROS: u64 = 64 << 20;
 
 impl Driver {
-    /// Whether this is a null GPU that should not hold so many bytes of its own making.
+    /// Whether this is a null GPU and `bytes` is too many for it to write.
     fn forgets(&self, bytes: Option<u64>) -> bool {
         self.model().null && bytes.is_none_or(|bytes| bytes > KEPT_BY_NULL)
     }
 
-    /// Whether a copy of a graph forgets what its target held, as on a null GPU.
+    /// Checks a copy of a graph. Returns true if a null GPU must discard the destination instead of writing it.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for addresses that a copy may not have.
+    /// `CUDA_ERROR_INVALID_VALUE` for addresses that are invalid for a copy.
     pub fn check_copy(&self, copy: &Copy) -> R<bool> {
         if copy.extent.is_empty() {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -42,10 +42,10 @@ impl Driver {
         Ok(dst == Found::Device && src == Found::Device && self.forgets(copy.extent.bytes()))
     }
 
-    /// Returns a fill as this GPU does it.
+    /// Checks a fill, and returns it with the flags that say how this GPU executes it.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for addresses that a fill may not have.
+    /// `CUDA_ERROR_INVALID_VALUE` for addresses that are invalid for a fill.
     pub fn check_fill(&self, fill: Fill) -> R<Fill> {
         Ok(self.locate_fill(fill)?.0)
     }
@@ -76,7 +76,8 @@ impl Driver {
         } else if self.capture(stream, || Work::Copy { copy, forgets })? {
             return Ok(());
         }
-        // Copies of host memory are complete when they return, also where the address turns out to be a device's.
+        // A synchronous copy whose function names host memory is complete when it returns, even if the address is a
+        // device's.
         let as_host = [copy.dst.place, copy.src.place].contains(&Place::Host);
         if dst == Found::Pageable || within_host || mode == Mode::Sync && (!within_device || as_host) {
             return stream.run(move || {
@@ -97,8 +98,8 @@ impl Driver {
         self.perform(Work::Copy { copy, forgets }, How::AtOnce, stream).map(drop)
     }
 
-    /// Fills rows with a pattern. Page-locked memory is filled when a synchronous call returns, as CUDA documents ("API
-    /// synchronization behavior" of its driver API).
+    /// Fills rows with a pattern. A synchronous fill of page-locked memory is complete when the call returns, as CUDA
+    /// documents ("API synchronization behavior" of the driver API).
     pub fn set(&self, fill: Fill, mode: Mode, stream: &Stream) -> R {
         if fill.width == 0 || fill.height == 0 {
             return Ok(());

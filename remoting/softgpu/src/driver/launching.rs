@@ -1,4 +1,4 @@
-//! Launches of kernels, in a stream or into a graph.
+//! Execution of kernel launches, in a stream or as nodes of a graph.
 
 use super::performing::How;
 use super::state::Driver;
@@ -12,8 +12,8 @@ use graphs::LaunchEdges;
 use std::sync::Arc;
 
 impl Driver {
-    /// Queues a kernel, or adds it to the graph that the stream captures: then `true`. What the program may see of
-    /// errors of the launch itself is decided before that.
+    /// Queues a kernel and returns false, or adds it to the graph that the stream captures and returns true. Errors in
+    /// the launch's arguments are returned in both cases.
     pub fn launch(
         &'static self,
         function: &Arc<Function>,
@@ -24,7 +24,7 @@ impl Driver {
     ) -> R<bool> {
         let launch = Launch::new(&self.executor, function, shape, arguments, &stream.context)?;
         function.old_launch.overwrite(shape.block, shape.dynamic_shared, || launch.params.clone());
-        // A launch that takes no time is done at once where nothing has to be waited for.
+        // A launch that takes no time runs at once if the stream is idle.
         let how = if launch.is_nothing() { How::AtOnce } else { How::Queued };
         let work = Work::Launch(Arc::new(launch));
         if self.graphs.capture_launch(stream.for_capture(), edges, || Ok(work.clone()))? {

@@ -1,4 +1,4 @@
-//! The one driver of the process, from `cuInit` on, and the context that is current in each thread.
+//! The process's only driver, which `cuInit` starts, and the current context of each thread.
 
 use super::state::Driver;
 use crate::check;
@@ -22,14 +22,14 @@ extern "C" fn in_child() {
     FORKED.store(true, Ordering::Release);
 }
 
-/// Handles of the contexts that each thread pushed; the last one is current.
+/// The handles of the contexts that each thread pushed. The last one is the current context.
 static STACKS: OfThreads<Vec<usize>> = OfThreads::new(drop);
 
 thread_local! {
     static STACK: Own<Vec<usize>> = const { Cell::new(None) };
 }
 
-/// The settings of the running driver; before `cuInit`, as the environment has them now.
+/// Returns the settings of the running driver. Before `cuInit` they are read from the environment.
 pub fn config() -> Config {
     match DRIVER.get() {
         Some(Ok(driver)) => driver.config.clone(),
@@ -42,7 +42,7 @@ fn read_config() -> Config {
     Config::read(|name| std::env::var(name).ok(), cpus)
 }
 
-/// `cuInit`.
+/// Starts the driver, as `cuInit` does.
 pub fn init() -> R {
     check_process()?;
     let driver = DRIVER.get_or_init(|| {
@@ -58,7 +58,7 @@ pub fn init() -> R {
     driver.as_ref().map(|_| ()).map_err(|&code| code)
 }
 
-/// The first line of a process that uses a null GPU.
+/// Prints a warning that this process uses a null GPU, which runs no kernels.
 fn tell_that_nothing_runs(driver: &Driver) {
     let (name, file) = (&driver.model().name, driver.config.rules.as_deref().unwrap_or_default());
     let rules = driver.executor.rules.as_ref();
@@ -77,7 +77,7 @@ fn check_process() -> R {
     Ok(())
 }
 
-/// The driver, for every call but the few that need no `cuInit`.
+/// Returns the driver. Fails before `cuInit`. Only the few functions that do not need `cuInit` do not call this.
 pub fn driver() -> R<&'static Driver> {
     check_process()?;
     if callback::is_running() {
@@ -86,7 +86,7 @@ pub fn driver() -> R<&'static Driver> {
     DRIVER.get().ok_or(CUDA_ERROR_NOT_INITIALIZED)?.as_ref().map_err(|&code| code)
 }
 
-/// Returns the calling thread's context; an error if there is none or it has failed.
+/// Returns the calling thread's context. Fails if there is none or if it has faulted.
 pub fn current() -> R<Arc<Context>> {
     let context = current_even_if_faulted()?;
     context.check()?;

@@ -1,4 +1,4 @@
-//! Loading of code into contexts, and unloading.
+//! Loading of modules and libraries into contexts, and unloading.
 
 use super::state::Driver;
 use crate::engine::{CompileError, Image, Program};
@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 impl Library {
-    /// The library's module in a context.
+    /// Returns the library's module in a context, and loads the module on the first call.
     pub fn module(&self, driver: &Driver, context: &Context) -> R<Arc<Module>> {
         let loaded = self.loaded()?;
         let mut modules = self.modules();
@@ -31,7 +31,7 @@ impl Library {
         Ok(module)
     }
 
-    /// The handle of a kernel, the same one each time.
+    /// Returns the handle of a kernel. Every call returns the same handle.
     pub fn kernel_handle(self: &Arc<Self>, driver: &Driver, index: usize) -> usize {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         *kernels.entry(index).or_insert_with(|| {
@@ -43,12 +43,12 @@ impl Library {
 }
 
 impl Driver {
-    /// Gives a program's globals memory in a context and initialises them.
+    /// Allocates and initialises a program's global variables in a context.
     fn place(&self, context: &Context, program: Arc<Program>, settings: Arc<[Arc<Settings>]>) -> R<Arc<Module>> {
         thread::sleep(Duration::from_millis(context.profile().module_load_millis));
         let (offsets, total) = layout(&program);
         if context.profile().shuffles {
-            // Memory in between is never given back. The place of the process's heap is random.
+            // This memory is never freed. Its size is random because the heap's address in the process is random.
             let chance = (ptr::from_ref(context).addr() as u64 >> 4) % 1000 + 1;
             self.memory.allocate(chance << 8, Kind::Globals, context.device.ordinal, context.id)?;
         }
@@ -82,7 +82,7 @@ impl Driver {
             .map_err(|code| CompileError { code, log: "no memory for the module's variables".to_owned() })
     }
 
-    /// Frees what a module holds. Its code lives on in launches that are still queued.
+    /// Frees a module's memory and handles. Queued launches keep the code until they have run.
     pub fn unload(&self, module: &Module) {
         self.modules.remove(module.id);
         self.functions.remove_where(|function| function.module.id == module.id);
@@ -99,7 +99,7 @@ impl Driver {
         modules.iter().for_each(|module| self.unload(module));
     }
 
-    /// The handle of a module's kernel, the same one each time.
+    /// Returns the handle of a module's kernel. Every call returns the same handle.
     pub fn function(&self, module: &Arc<Module>, index: usize) -> R<Arc<Function>> {
         let mut functions = module.functions.lock().unwrap_or_else(PoisonError::into_inner);
         let id = *functions.entry(index).or_insert_with(handles::mint);
@@ -120,7 +120,8 @@ impl Driver {
         Ok(function)
     }
 
-    /// A function for the current context. A kernel's handle may stand in for a function's, as the runtime relies on.
+    /// Returns a function of the current context. CUDA's runtime also passes a kernel's handle in place of a
+    /// function's.
     pub fn function_or_kernel(&self, id: usize, context: &Context) -> R<Arc<Function>> {
         if let Some(function) = self.functions.get(id) {
             return Ok(function);
@@ -131,7 +132,7 @@ impl Driver {
     }
 }
 
-/// Returns the place of each global in one block of memory, and the size of the block.
+/// Returns the offset of each global variable in one block of memory, and the size of the block in bytes.
 fn layout(program: &Program) -> (Vec<u64>, u64) {
     let mut end = 0u64;
     let offsets = program

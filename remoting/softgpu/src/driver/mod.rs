@@ -1,9 +1,9 @@
-//! The driver as a whole: the tables of all that has a handle, and what calls do with several of these at a time.
+//! The driver: the tables of all objects that have a handle, and the operations that use several tables.
 //!
-//! `life` is the one driver of the process and the current context of each thread, `state` its tables. The other files
-//! are operations: on `contexts`, on memory (`arrays`, `peers`, `pooled`, `shared_memory`, `virtual_memory`), on code
-//! (`loading`, `launching`) and on streams (`copying`, `performing`, `conditions`). Called by `api` and `nvml`, which
-//! hold nothing themselves; the modules below it do not know it.
+//! `life` has the process's driver and the current context of each thread, and `state` has the tables. The other files
+//! are operations on contexts (`contexts`), memory (`arrays`, `peers`, `pooled`, `shared_memory`, `virtual_memory`),
+//! code (`loading`, `launching`) and streams (`copying`, `performing`, `conditions`). `api` and `nvml` call this module
+//! and have no state of their own. The modules below do not use this module.
 
 mod arrays;
 mod conditions;

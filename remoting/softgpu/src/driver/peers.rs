@@ -1,4 +1,4 @@
-//! Devices that reach the memory of others: what contexts enabled, and what the program allowed for pools.
+//! Access of devices to the memory of other devices. Contexts enable it, and for pools the program sets it.
 
 use super::state::Driver;
 use crate::ffi::R;
@@ -29,19 +29,19 @@ impl Driver {
         self.memory.remove_peers(|each| *each == peer)
     }
 
-    /// Forgets a context that ends: it reaches no other one, and no other one reaches it.
+    /// Removes the access of a context that ends, and the access of other contexts to its memory.
     pub fn forget_peers(&self, context: usize) {
-        // Most contexts have no peers.
+        // Most contexts have no peers, so there may be nothing to remove.
         let _ = self.memory.remove_peers(|peer| [peer.context, peer.other].contains(&context));
     }
 
-    /// Whether a device can reach another one's memory: all devices are memory of one machine, but no device is its own
-    /// peer.
+    /// Whether a device can access another device's memory. The memory of all devices is on one machine, so the answer
+    /// is true for any two different devices.
     pub fn can_access(&self, device: usize, other: usize) -> bool {
         device != other
     }
 
-    /// Lets a device reach a pool's memory, or no longer.
+    /// Allows a device to access a pool's memory, or removes the access.
     pub fn set_pool_access(&self, pool: &Pool, device: usize, allowed: bool) {
         let mut peers = pool.peers();
         let of_pool = || self.memory.all_where(|a| a.kind == Kind::Pooled { pool: pool.id });

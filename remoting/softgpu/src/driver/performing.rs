@@ -1,4 +1,4 @@
-//! The turn of a work: in its stream, or as a node of the graph that the stream captures.
+//! Execution of work in its stream, or capture of the work as a graph node.
 
 use super::state::Driver;
 use crate::ffi::R;
@@ -7,14 +7,14 @@ use crate::work::Work;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// Done by the stream's thread.
+    /// The stream's thread does the work.
     Queued,
-    /// Done by the caller if the stream is idle: short work that never waits.
+    /// The calling thread does the work if the stream is idle. Use this for short work that never waits.
     AtOnce,
 }
 
 impl Driver {
-    /// Does work in a stream's turn, or adds it to the graph that the stream captures: then `true`.
+    /// Does work in stream order and returns false, or adds it to the graph that the stream captures and returns true.
     pub fn perform(&self, work: Work, how: How, stream: &Stream) -> R<bool> {
         let captured = self.capture(stream, || work.clone())?;
         if !captured {
@@ -23,7 +23,7 @@ impl Driver {
         Ok(captured)
     }
 
-    /// Does work in a stream's turn.
+    /// Does work in stream order. `how` says whether the calling thread may do it.
     pub fn start(&self, work: Work, how: How, stream: &Stream) -> R {
         match (work, how) {
             (Work::Record(event), _) => event.record(stream, self.start)?,
@@ -34,13 +34,14 @@ impl Driver {
         Ok(())
     }
 
-    /// Adds work to the graph that the stream captures, if it does.
+    /// Adds work to the graph that the stream captures and returns true. Returns false if the stream is not being
+    /// captured.
     pub fn capture(&self, stream: &Stream, work: impl FnOnce() -> Work) -> R<bool> {
         self.graphs.capture(stream.for_capture(), || Ok(work()))
     }
 
-    /// Checks a call that waits for a stream's work: a stream that captures may not be waited for, nor may any while
-    /// captures forbid it.
+    /// Checks that a call may wait for a stream's work. The call fails if the stream is being captured, or if another
+    /// capture forbids waiting.
     pub fn check_waiting_call(&self, stream: &Stream) -> R {
         self.graphs.ask(|captures| captures.check_stream(stream.for_capture()))?;
         self.graphs.check_call()

@@ -1,4 +1,4 @@
-//! Memory of pools, taken and freed in stream order.
+//! Allocation and release of pool memory in stream order.
 
 use super::state::Driver;
 use crate::check;
@@ -13,13 +13,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl Driver {
-    /// The pool that `cuMemAllocAsync` takes from.
+    /// Locks and returns the handle of the pool that `cuMemAllocAsync` uses on a device.
     pub fn current_pool(&self, device: &Device) -> MutexGuard<'_, usize> {
         self.current_pools[device.ordinal].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Allocates from a pool. Memory that is free in stream order counts as free: if there is not enough, waits for
-    /// frees under way.
+    /// Allocates from a pool. If there is too little memory, the call waits for frees that are queued in streams.
     pub fn allocate_from(&self, pool: &Pool, bytes: u64, stream: &Stream) -> R<Allocation> {
         let kind = Kind::Pooled { pool: pool.id };
         let peers = pool.peers();
@@ -40,20 +39,20 @@ impl Driver {
         Ok(allocation)
     }
 
-    /// Frees memory when the stream gets there. A faulted context frees too.
+    /// Queues a free in the stream. It also runs if the context has faulted.
     pub fn free_in_order(self: &'static Driver, address: u64, stream: &Stream) -> R {
         let allocation = self.memory.start_freeing(address)?;
         let work = move || {
             if let Some(checked) = check::current() {
                 checked.frees(allocation.base, allocation.len);
             }
-            // It can only be gone already if its context is, and then so is the memory.
+            // This fails only if the context was destroyed, and then the memory is already freed.
             let _ = self.release_memory(&allocation);
         };
         stream.submit(Vec::new(), work).map(drop)
     }
 
-    /// Frees device memory of any kind that `cuMemFree` accepts.
+    /// Frees device memory of each kind that `cuMemFree` accepts.
     pub fn release_memory(&self, allocation: &Allocation) -> R {
         let release = || self.memory.release(allocation.base, |a| a.id == allocation.id);
         let Kind::Pooled { pool } = allocation.kind else { return release().map(drop) };

@@ -1,7 +1,7 @@
-//! Memory that processes on this machine give each other (`cuIpcGetMemHandle`).
+//! Memory that processes on this machine share (`cuIpcGetMemHandle`).
 //!
-//! Memory of `cuMemAlloc` is plain memory of the process until it is exported; then a file takes its place, which
-//! others map, too. They keep it when the exporter frees it. The exporter alone is charged.
+//! Memory of `cuMemAlloc` is plain memory of the process until its first export. Then a file replaces it, and other
+//! processes map the file. They keep the memory after the exporter frees it. Only the exporter's device is charged.
 
 use super::state::Driver;
 use crate::check;
@@ -17,14 +17,14 @@ use driverapi::errors::*;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Held during one call at a time, so that no memory is exported or imported twice.
+/// A lock that one call at a time holds, so that no memory is exported or imported twice.
 static CALLS: Mutex<()> = Mutex::new(());
 
 impl Driver {
-    /// Names the allocation that has a byte at this address.
+    /// Exports the allocation that contains an address, and returns a handle for other processes.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for what is no memory of `cuMemAlloc`.
+    /// `CUDA_ERROR_INVALID_VALUE` if the address is not in memory of `cuMemAlloc`.
     pub fn export_memory(&self, address: u64) -> R<ProcessHandle> {
         let _one = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
         let exportable = self.memory.find(address).filter(|a| a.kind == Kind::Device && !a.freeing);
@@ -48,11 +48,11 @@ impl Driver {
         ProcessHandle::of(process_handle::Kind::Memory, device, backing.file()?, allocation.len)
     }
 
-    /// Returns the address at which a context finds what another process exported.
+    /// Maps memory that another process exported, and returns the address.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_CONTEXT` for an export of this process and for what another context has open,
-    /// `CUDA_ERROR_INVALID_HANDLE` for a handle that names nothing.
+    /// `CUDA_ERROR_INVALID_CONTEXT` for memory of this process and for memory that another context has open,
+    /// `CUDA_ERROR_INVALID_HANDLE` if the handle names no memory.
     pub fn import_memory(&self, context: &Context, handle: &ProcessHandle) -> R<u64> {
         let _one = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
         let device = self.devices.iter().find(|device| device.uuid.bytes == handle.device.bytes);
@@ -90,7 +90,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if nothing was opened at this address.
+    /// `CUDA_ERROR_INVALID_VALUE` if no imported memory is open at this address.
     pub fn close_imported(&self, address: u64) -> R {
         let _one = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = self.memory.find(address).filter(|a| a.kind == Kind::Imported && a.base == address);
@@ -105,7 +105,7 @@ impl Driver {
         self.memory.release(address, |a| a.id == allocation.id).map(drop)
     }
 
-    /// Waits until nothing uses memory that is about to move or go.
+    /// Waits for all work, because memory is about to be moved or unmapped.
     fn wait_for_all(&self) {
         self.contexts.all().iter().flat_map(|context| context.ends()).for_each(|end: Marker| end.wait());
     }

@@ -1,4 +1,4 @@
-//! The tables of everything that has a handle.
+//! The tables of all objects that have a handle.
 
 use crate::ffi::{R, print};
 use crate::kernels::code::{Function, KernelHandle, Library, Module};
@@ -27,7 +27,7 @@ use std::time::Instant;
 
 pub struct Driver {
     pub config: Config,
-    /// The file that plays the devices' memory, if there is one.
+    /// The file that holds the devices' memory, if the settings name one.
     pub frames: Option<Arc<Frames>>,
     pub devices: Vec<Arc<Device>>,
     pub executor: Executor,
@@ -43,21 +43,21 @@ pub struct Driver {
     pub pools: Table<Pool>,
     pub arrays: Table<Array>,
     pub described: Table<Described>,
-    /// The conditions by the addresses of their values.
+    /// The conditions, by the addresses of their values.
     pub conditions: Table<Condition>,
     pub physical: Table<Physical>,
-    /// The advice for managed memory, by the allocation's identity.
+    /// The advice for managed memory, by the allocation's id.
     pub advised: Mutex<HashMap<u64, Advised>>,
     pub graphs: Registry<Work>,
     pub executables: Table<Executable>,
-    /// Address ranges handed out by `cuMemAddressReserve`: base to length.
+    /// The address ranges that `cuMemAddressReserve` returned, from base to length in bytes.
     pub reservations: Mutex<HashMap<u64, u64>>,
     pub start: Instant,
     pub(super) primaries: Vec<Mutex<Primary>>,
     pub(super) current_pools: Vec<Mutex<usize>>,
 }
 
-/// The number of times that a device's primary context is retained, and the flags for its next life.
+/// The number of times that a device's primary context is retained, and the flags for the next time it starts.
 #[derive(Default)]
 pub(super) struct Primary {
     pub(super) retained: usize,

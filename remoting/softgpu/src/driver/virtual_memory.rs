@@ -1,4 +1,4 @@
-//! Virtual memory management: physical memory, reserved addresses, and one shown at the other.
+//! Virtual memory management: physical memory, reserved addresses, and mappings of physical memory at these addresses.
 
 use super::state::Driver;
 use crate::check;
@@ -14,7 +14,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// Mappings outlive contexts.
+/// The context number of mappings. They belong to no context and outlive all of them.
 const NO_CONTEXT: usize = 0;
 
 fn on_device(ordinal: usize) -> CUmemLocation {
@@ -36,7 +36,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Creates memory of the host, for which no device is charged.
+    /// Creates physical memory on the host. No device is charged.
     pub fn create_on_host(&self, id: usize, location: CUmemLocation, len: u64) -> R {
         if len == 0 || !len.is_multiple_of(GRANULARITY) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -54,13 +54,13 @@ impl Driver {
         self.physical.insert(id, Arc::new(physical));
     }
 
-    /// A descriptor of memory that was made to be shared.
+    /// Returns a file descriptor for memory that was created as shareable.
     pub fn export_physical(&self, id: usize) -> R<OwnedFd> {
         let physical = self.physical(id)?;
         if physical.shareable { physical.backing.export() } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
-    /// Imports memory that another process exported, whichever of this process's devices it lies on.
+    /// Imports memory that another process exported. It may be on any of this process's devices.
     pub fn import_physical(&self, id: usize, file: BorrowedFd<'_>) -> R {
         let mut found = self.devices.iter().filter_map(|d| Some((d.ordinal, Backing::import(file, d.uuid).ok()?)));
         let (device, (backing, len)) = found.next().ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -68,7 +68,8 @@ impl Driver {
         Ok(())
     }
 
-    /// A handle the program still holds; memory that is only kept alive by its mappings has none.
+    /// Returns the memory of a handle that the program has not released. Released memory that is still mapped has no
+    /// handle.
     pub fn physical(&self, id: usize) -> R<Arc<Physical>> {
         self.physical.get(id).filter(|p| !p.released.load(Ordering::Acquire)).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
@@ -105,7 +106,7 @@ impl Driver {
         self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves addresses, at `hint` if the profile follows hints and that place is free.
+    /// Reserves a range of addresses. It starts at `hint` if the profile follows hints and that range is free.
     pub fn reserve_addresses(&self, len: u64, align: u64, hint: u64) -> R<u64> {
         let align = align.max(GRANULARITY);
         if len == 0 || !len.is_multiple_of(GRANULARITY) || len > 1 << 46 || !align.is_power_of_two() {
@@ -146,7 +147,7 @@ impl Driver {
         })
     }
 
-    /// The mappings that fill `[base, base + len)` exactly.
+    /// Returns the mappings that together fill `[base, base + len)` exactly.
     fn mappings(&self, base: u64, len: u64) -> R<Vec<Allocation>> {
         let end = base.checked_add(len).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let mapped = self
@@ -158,7 +159,7 @@ impl Driver {
         Ok(mapped)
     }
 
-    /// Unmaps at once: a kernel that still uses the range faults.
+    /// Unmaps a range at once. A kernel that still uses the range faults.
     pub fn unmap_physical(&self, base: u64, len: u64) -> R {
         for mapping in self.mappings(base, len)? {
             self.memory.release(mapping.base, |a| a.id == mapping.id)?;
@@ -173,7 +174,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The CPU that plays the device has no read-only pages, so read access is granted as read and write.
+    /// Sets a device's access to a mapping. The CPU has no read-only device pages, so read access also allows writes.
     pub fn set_access(&self, base: u64, len: u64, device: usize, flags: CUmemAccess_flags) -> R {
         let map = &self.devices[device].map;
         for mapping in self.mappings(base, len)? {
@@ -189,8 +190,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Notes where an allocation lies in mapped memory that is divided into several: kernels reach no other bytes of
-    /// it. With `len` 0 the one that starts here has ended.
+    /// Sets the bounds of an allocation in mapped memory that several allocations share. Kernels that use the
+    /// allocation can access no other bytes. If `len` is 0, the allocation that starts at `address` has ended.
     pub fn bound(&self, address: u64, len: u64) -> R {
         let mapping = self.memory.find(address).filter(|mapping| mapping.kind.physical().is_some());
         let mapping = mapping.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -203,7 +204,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Lets the program use memory of the host; the process has its pages in any case.
+    /// Allows the program to access host memory that is mapped. The pages are always in the process, so only the flag
+    /// changes.
     pub fn set_host_access(&self, base: u64, len: u64, flags: CUmemAccess_flags) -> R {
         let mappings = self.mappings(base, len)?;
         let known = flags <= CU_MEM_ACCESS_FLAGS_PROT_READWRITE && flags != 2;
@@ -216,7 +218,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Returns the access of a device, or without one of the program, to mapped memory.
+    /// Returns the access of a device to mapped memory. If `device` is `None`, returns the access of the program on the
+    /// host.
     pub fn access(&self, address: u64, device: Option<usize>) -> R<CUmemAccess_flags> {
         let mapping = self.memory.find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if mapping.kind.physical().is_none() || device.is_none() && !mapping.kind.is_host() {
@@ -229,7 +232,7 @@ impl Driver {
         Ok(if granted { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })
     }
 
-    /// The physical memory behind an address.
+    /// Returns the handle of the physical memory that is mapped at an address.
     pub fn physical_at(&self, address: u64) -> R<usize> {
         self.memory.find(address).and_then(|a| a.kind.physical()).ok_or(CUDA_ERROR_INVALID_VALUE)
     }

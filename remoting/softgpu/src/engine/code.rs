@@ -1,4 +1,4 @@
-//! The decoded form of a program: what the compiler produces and the interpreter runs.
+//! The decoded form of a program, which the compiler produces and the interpreter runs.
 
 use super::exec::{Block, Slot};
 
@@ -7,53 +7,53 @@ use super::exec::{Block, Slot};
 #[repr(u8)]
 pub enum Step {
     Next,
-    /// The handler has set the pc.
+    /// Continue at the pc that the handler has set.
     Jump,
-    /// The current group ended or waits.
+    /// Choose another group, because the current one has ended or waits.
     Switch,
-    /// Like `Jump`, and other warps should get a turn.
+    /// Continue at the pc that the handler has set, after other warps have had a turn.
     Yield,
-    /// The handler has recorded a fault.
+    /// Stop, because the handler has recorded a fault.
     Fault,
 }
 
 /// The functions that execute an instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct Exec {
-    /// For the lanes of the mask of the running warp.
+    /// Executes the instruction for the masked lanes of the running warp.
     pub warp: unsafe fn(&mut Block, &Inst, u32) -> Step,
-    /// For all threads of a block that runs in step.
+    /// Executes the instruction for all threads of a block that runs in lockstep.
     pub block: fn(&mut Block, &Inst) -> Step,
-    /// For the work that `block` leaves, lane by lane.
+    /// Executes the part of the work that `block` leaves, lane by lane.
     pub rows: unsafe fn(&mut Block, &Inst) -> Step,
 }
 
-/// An operand that is not there.
+/// The value of an operand that the instruction does not have.
 pub const NONE: u32 = u32::MAX;
-/// Set in an operand that names a slot of the constant pool instead of a register.
+/// The flag of an operand that is a slot of the constant pool instead of a register.
 pub const CONST: u32 = 1 << 31;
-/// Set in a predicate operand that is to be negated.
+/// The flag of a predicate operand that is negated.
 pub const NOT: u32 = 1 << 30;
 
-/// One instruction. Before register allocation operands are virtual registers, afterwards slots of the frame.
+/// An instruction. Its operands are virtual registers before register allocation, and slots of the frame afterwards.
 #[derive(Clone)]
 pub struct Inst {
     pub exec: Exec,
-    /// Destinations.
+    /// The destination operands.
     pub d: u32,
     pub d2: u32,
-    /// Sources.
+    /// The source operands.
     pub a: u32,
     pub b: u32,
     pub c: u32,
     pub e: u32,
-    /// A predicate operand, or `NONE`.
+    /// The predicate operand that guards the instruction, or `NONE`.
     pub guard: u32,
-    /// Further destinations and sources, of instructions on vectors.
+    /// The other destinations and sources of an instruction on vectors.
     pub targets: List,
     pub sources: List,
     pub mods: u32,
-    /// An address offset, a branch target, or whatever the handler takes.
+    /// An address offset, a branch target or another number that the handler reads.
     pub imm: i64,
 }
 
@@ -76,7 +76,7 @@ impl Inst {
     }
 }
 
-/// A stretch of `Code::lists`.
+/// A part of `Code::lists`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct List {
     pub start: u32,
@@ -94,21 +94,21 @@ impl List {
 pub struct FunctionInfo {
     pub name: String,
     pub entry_pc: u32,
-    /// Register slots and predicates of a frame.
+    /// The number of register slots in a frame. `preds` is the number of its predicates.
     pub slots: u32,
     pub preds: u32,
-    /// Local memory of a frame, a multiple of 16.
+    /// The bytes of local memory in a frame, a multiple of 16.
     pub local_bytes: u32,
-    /// Places of the parameters and return values in the frame's local memory: (offset, size).
+    /// The offset and size in bytes of each parameter, and below of each return value, in the frame's local memory.
     pub params: Vec<(u32, u32)>,
     pub returns: Vec<(u32, u32)>,
 }
 
-/// A call site.
+/// A call instruction's callee, arguments and return values.
 #[derive(Debug, Clone)]
 pub struct CallSite {
     pub callee: Callee,
-    /// The caller's copies of the arguments and return values in its frame's local memory: (offset, size).
+    /// The offset and size in bytes of each argument, and below of each return value, in the caller's local memory.
     pub args: Vec<(u32, u32)>,
     pub returns: Vec<(u32, u32)>,
 }
@@ -116,37 +116,37 @@ pub struct CallSite {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Callee {
     Function(u32),
-    /// The address is in the instruction's operand `a`.
+    /// The callee's address is in the instruction's operand `a`.
     Indirect,
 }
 
-/// Everything the interpreter needs besides constants.
+/// The decoded program without its constants.
 #[derive(Default)]
 pub struct Code {
     pub insts: Vec<Inst>,
-    /// The source line of each instruction, for messages.
+    /// The source line of each instruction, for error messages.
     pub lines: Vec<u32>,
     pub lists: Vec<u32>,
-    /// Targets of indexed branches.
+    /// The targets of indexed branches.
     pub tables: Vec<u32>,
     pub functions: Vec<FunctionInfo>,
     pub calls: Vec<CallSite>,
-    /// Whether threads of a block wait for each other anywhere.
+    /// Whether an instruction of the program makes the threads of a block wait for each other.
     pub barriers: bool,
-    /// The alignment of the start of dynamic shared memory.
+    /// The alignment in bytes of the start of dynamic shared memory.
     pub dynamic_align: u32,
-    /// Whether anything calls `malloc`.
+    /// Whether the program calls `malloc`.
     pub heap: bool,
 }
 
-/// The object that a constant's value depends on, besides its bits.
+/// The variable or function whose address a constant contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target {
     Global(u32),
     Function(u32),
 }
 
-/// A constant that holds an address: slot of the pool, and what it is the address of.
+/// A constant that contains an address: its slot in the pool, the addressed object and an offset.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolRelocation {
     pub slot: u32,
@@ -154,21 +154,21 @@ pub struct PoolRelocation {
     pub addend: i64,
 }
 
-/// Constants, each spread over all lanes so that handlers need not tell them from registers.
+/// The constants. Each has its value in all lanes, so handlers can read it like a register.
 #[derive(Default, Clone)]
 pub struct Pool {
     pub slots: Vec<Slot>,
     pub relocations: Vec<PoolRelocation>,
 }
 
-/// Starts of the address windows of the non-global spaces in the generic space, and of the one for functions.
-/// User-space host addresses are below 2^57, so no window can be mistaken for device memory.
+/// The first generic address of shared memory. The constants below are those of local memory, parameters and functions.
+/// Host addresses of programs are below 2^57, so these addresses differ from all addresses of device memory.
 pub const SHARED_WINDOW: u64 = 1 << 58;
 pub const LOCAL_WINDOW: u64 = 1 << 59;
 pub const PARAM_WINDOW: u64 = 1 << 60;
 pub const FUNCTION_WINDOW: u64 = 1 << 61;
 
-/// The address of a function, as kernels see it.
+/// Returns the address of a function as kernels see it.
 pub fn function_address(index: u32) -> u64 {
     FUNCTION_WINDOW + u64::from(index) * 16
 }

@@ -1,4 +1,4 @@
-//! The mark of threads that run kernels or copies: the handler of memory faults helps only these.
+//! The mark of threads that run kernels or copies. The handler of memory faults helps only these threads.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ thread_local! {
     static COMPUTES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a part of a kernel, or a copy.
+/// Runs a part of a kernel or a copy with the calling thread marked as computing.
 pub fn computing<T>(job: impl FnOnce() -> T) -> T {
     struct Before(bool);
     impl Drop for Before {
@@ -18,7 +18,7 @@ pub fn computing<T>(job: impl FnOnce() -> T) -> T {
     job()
 }
 
-/// Whether the calling thread computes. A signal handler may ask.
+/// Whether the calling thread is computing. A signal handler may call this.
 pub fn computes() -> bool {
     COMPUTES.get()
 }

@@ -1,4 +1,5 @@
-//! Machine code as a program that is never run: what its cubins tell of kernels and variables.
+//! Programs from machine code, which are never run. They contain only the kernels and variables that the cubins
+//! describe.
 
 use super::code::{Code, Pool};
 use super::compile::{Contents, Linked};
@@ -7,10 +8,11 @@ use driverapi::cubin::{self, Cubin, Variable};
 use driverapi::registers::{MAX_THREADS, threads_with};
 use std::collections::HashSet;
 
-/// Variables of machine code do not tell their alignment; this is what the driver's allocations have.
+/// The alignment of variables in bytes. Machine code does not contain it, so this is the alignment of the driver's
+/// allocations.
 const ALIGN: u64 = 256;
 
-/// The kernels and variables of all cubins. Of two with one name the first counts.
+/// Returns the kernels and variables of all cubins. If several have the same name, the first one is used.
 pub fn describe(cubins: &[Cubin]) -> Linked {
     let (mut seen, mut known) = (HashSet::new(), HashSet::new());
     let kernels: Vec<Kernel> = cubins

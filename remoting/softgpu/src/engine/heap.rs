@@ -1,11 +1,11 @@
-//! The heap of device `malloc`: one per image, made when a kernel first asks.
+//! The heap of device `malloc`. An image has one heap, which is created when a kernel first needs it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::MemoryMap;
 
-/// The default of `CU_LIMIT_MALLOC_HEAP_SIZE`.
+/// The default of `CU_LIMIT_MALLOC_HEAP_SIZE` in bytes.
 const HEAP_BYTES: u64 = 8 << 20;
 const ALIGN: u64 = 16;
 
@@ -15,7 +15,7 @@ pub struct Heap {
 }
 
 struct Arena {
-    /// The heap's memory, in units of 16 bytes for their alignment. Kernels use it by address.
+    /// The heap's memory, in aligned units of 16 bytes. Kernels access it by address.
     _memory: Box<[u128]>,
     map: MemoryMap,
     state: Mutex<State>,
@@ -23,7 +23,7 @@ struct Arena {
 
 #[derive(Default)]
 struct State {
-    /// Free and used pieces by start.
+    /// The free pieces and, below, the used pieces: length in bytes by first address.
     free: BTreeMap<u64, u64>,
     used: BTreeMap<u64, u64>,
 }
@@ -37,7 +37,7 @@ impl Heap {
         })
     }
 
-    /// Allocates; 0 when the heap is exhausted. Each allocation is a valid range of its own.
+    /// Allocates memory, and makes it a valid range of its own in `map`. Returns 0 if the heap is exhausted.
     pub fn allocate(&self, map: &MemoryMap, bytes: u64) -> u64 {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(ALIGN) else { return 0 };
         let arena = self.arena(map);
@@ -54,7 +54,7 @@ impl Heap {
         start
     }
 
-    /// Frees; false if `address` was not allocated.
+    /// Frees an allocation. Returns false if there is none at `address`.
     pub fn release(&self, address: u64) -> bool {
         let Some(arena) = self.arena.get() else { return false };
         let mut state = arena.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! A program from outside: its kernels and variables, or why it was refused.
+//! The public description of a program: its kernels and variables, or the reason why it was refused.
 
 use std::fmt;
 
-/// Why PTX was refused: a `CUresult` and the text for the JIT error log.
+/// The reason why PTX was refused: a `CUresult`, and the text for the JIT error log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompileError {
     pub code: u32,
@@ -17,7 +17,7 @@ impl fmt::Display for CompileError {
 
 impl std::error::Error for CompileError {}
 
-/// One kernel parameter in the parameter buffer.
+/// A kernel parameter: its offset and size in the parameter buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Param {
     pub offset: u32,
@@ -25,32 +25,33 @@ pub struct Param {
     pub align: u32,
 }
 
-/// An entry function.
+/// The properties of an entry function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
     pub name: String,
-    /// The architecture that it was compiled for: 80 for sm_80.
+    /// The architecture for which the kernel was compiled, such as 80 for sm_80.
     pub architecture: u32,
     pub params: Vec<Param>,
     pub param_bytes: u32,
     pub static_shared: u32,
     pub local_bytes: u32,
     pub registers: u32,
-    /// The product of `.maxntid`, or 1024.
+    /// The product of `.maxntid`, or 1024 without that directive.
     pub max_threads: u32,
     pub reqntid: Option<[u32; 3]>,
     pub required_cluster: Option<[u32; 3]>,
-    /// The most blocks of a cluster, where the kernel says it.
+    /// The maximum number of blocks in a cluster, if the kernel states it.
     pub max_cluster: Option<u32>,
-    /// Whether it does the same in clusters as without: it was compiled for GPUs that have them, and neither asks for its
-    /// place in one nor waits for the others there.
+    /// Whether the kernel runs correctly without clusters. It was compiled for GPUs with clusters, but does not read
+    /// its position in a cluster or wait for the cluster's other blocks.
     pub ignores_clusters: bool,
-    /// The first PTX form in it that the engine does not execute; such a kernel must be refused with 218 and this text.
+    /// The first PTX form in the kernel that the engine does not support. A launch of this kernel must fail with error
+    /// 218 and this text.
     pub unsupported: Option<String>,
 }
 
 impl Kernel {
-    /// A kernel that takes nothing of the device but its threads.
+    /// Returns a kernel that needs no resources of the device except threads.
     pub fn of_nothing() -> Kernel {
         Kernel {
             name: String::new(),
@@ -76,15 +77,15 @@ pub enum Space {
     Const,
 }
 
-/// A module-scope variable.
+/// The properties of a module-scope variable, with its size in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Global {
     pub name: String,
     pub size: u64,
     pub align: u64,
     pub space: Space,
-    /// Whether `cuModuleGetGlobal` may find it.
+    /// Whether `cuModuleGetGlobal` can find the variable.
     pub visible: bool,
-    /// Whether the host uses it, too.
+    /// Whether the host can use the variable too.
     pub managed: bool,
 }

@@ -1,4 +1,4 @@
-//! Running one kernel: its blocks, in increasing order, on one or more OS threads.
+//! Execution of one kernel: its blocks run in increasing order on one or more OS threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,39 +11,41 @@ use super::heap::Heap;
 use super::watch::Watch;
 use super::{Fault, Image, MemoryMap, Output, Textures, ThreadPool};
 
-/// The launch of a kernel, in the terms of `cuLaunchKernel`.
+/// A kernel launch with the parameters of `cuLaunchKernel`.
 pub struct LaunchSpec<'a> {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_shared: u32,
     pub params: &'a [u8],
     pub textures: &'a Textures,
-    /// Whether all blocks may wait for each other: then all are in progress at once.
+    /// Whether all blocks may wait for each other. Then all blocks are in progress at the same time.
     pub cooperative: bool,
-    /// The most OS threads to use; 1 runs the blocks in fixed, increasing order.
+    /// The maximum number of OS threads. With 1, the blocks run in a fixed increasing order.
     pub threads: usize,
     /// The observer of accesses to global memory.
     pub watch: Option<&'a dyn Watch>,
 }
 
-/// A launch that is over sooner than this gets no helpers.
+/// The duration after which a launch gets helper threads. A shorter launch runs on the calling thread only.
 const ALONE: Duration = Duration::from_micros(50);
-/// A block that takes more turns than this may be waiting for one that has not started; the next one is then started too,
-/// so that such kernels make progress on any number of OS threads. Counted, not timed: the order of blocks on one OS
-/// thread is always the same.
+/// The number of turns after which a block may be waiting for a block that has not started. Then the next block is
+/// started too, so that such kernels make progress on any number of OS threads. It is a count and not a time, so the
+/// order of blocks on one OS thread is always the same.
 const PATIENCE: u32 = 2000;
-/// The most threads of a team of blocks.
+/// The maximum number of threads in a team of blocks.
 const TEAM: u64 = 1024;
-/// The most blocks one OS thread keeps in progress.
+/// The maximum number of blocks that one OS thread keeps in progress.
 const MAX_RESIDENT: usize = 256;
-/// Backward branches in a turn: short enough that a spinning group does not delay the one it waits for.
+/// The number of backward branches in a turn. It is small, so a spinning group soon lets the group that it waits for
+/// run.
 const TURN: u32 = 512;
-/// The turn of cooperative launches: while all blocks wait for the last one, most turns are spent spinning.
+/// The number of backward branches in a turn of a cooperative launch. Most turns are spent spinning while all blocks
+/// wait for the last one.
 const COOPERATIVE_TURN: u32 = 32;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// Runs a kernel to its end, a fault, or until `cancel` is set (then 702).
+/// Runs a kernel until it ends, faults, or `cancel` is set. In the last case the fault has code 702.
 pub fn launch(
     image: &Image,
     kernel: usize,
@@ -104,7 +106,7 @@ pub fn launch(
         stop: AtomicBool::new(false),
     };
     let helpers = spec.threads.saturating_sub(1).min(usize::try_from(blocks - 1).unwrap_or(usize::MAX));
-    // Blocks that wait for each other are begun at once, by all OS threads alike.
+    // Blocks that wait for each other are started at once. Each OS thread starts the same number.
     let share = |os_threads: u64| if spec.cooperative { blocks.div_ceil(os_threads) as usize } else { 1 };
     if helpers == 0 {
         work.run(None, share(1));
@@ -114,7 +116,7 @@ pub fn launch(
         std::thread::scope(|scope| {
             for _ in 0..permit.count {
                 let name = std::thread::Builder::new().name("softgpu".to_owned());
-                // Without a helper the launch is slower, no more.
+                // If no helper can be started, the launch is only slower.
                 let _ = name.spawn_scoped(scope, || computing(|| work.run(None, share)));
             }
             work.run(None, share);
@@ -127,35 +129,36 @@ pub fn launch(
     fault.map_or(Ok(()), Err)
 }
 
-/// Allocates what a driver gives the blocks of a cooperative launch, as `cooperative_groups/details/driver_abi.h` has
-/// it: a word with its size and one to count themselves in. 0 if there is no room.
+/// Allocates the memory that a driver gives the blocks of a cooperative launch, as in
+/// `cooperative_groups/details/driver_abi.h`: a word with its size, and a word that counts blocks. Returns 0 if there
+/// is no room.
 fn grid_workspace(heap: &Heap, memory: &MemoryMap) -> u64 {
     const BYTES: u64 = 8;
     let address = heap.allocate(memory, BYTES);
     if address != 0 {
-        // The counter above it starts from 0.
+        // The counter is behind the size and starts at 0.
         Host::checked(address).write(BYTES);
     }
     address
 }
 
-/// How many blocks to run as one, which costs less than one after the other. Not if they share memory, or wait for each
-/// other's threads, which a team would not keep apart.
+/// Returns the number of blocks to run as one team, which is faster than one block after the other. Blocks that use
+/// shared memory or barriers are not joined, because a team would not keep their data apart.
 fn team(launch: &Launch, threads: u64, blocks: u64, os_threads: u64) -> u64 {
     let apart = launch.code.barriers || launch.static_shared + launch.dynamic_shared > 0;
     if apart || !threads.is_multiple_of(LANES as u64) || launch.grid[1] > 1 || launch.grid[2] > 1 {
         return 1;
     }
-    // Enough for every OS thread to get some.
+    // Leave enough teams for all OS threads.
     (TEAM / threads).min(blocks / (4 * os_threads.max(1))).max(1)
 }
 
-/// The blocks of a launch, handed out in order.
+/// The blocks of a launch, which OS threads take in order.
 struct Work<'a> {
     launch: &'a Launch<'a>,
     blocks: u64,
     team: u64,
-    /// The most blocks that one OS thread keeps in progress.
+    /// The maximum number of blocks that one OS thread keeps in progress.
     most: usize,
     next: AtomicU64,
     fault: Mutex<Option<Fault>>,
@@ -163,7 +166,7 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// The first of the next blocks, and how many they are.
+    /// Takes the next team of blocks. Returns its first block and the number of blocks.
     fn take(&self) -> Option<(u64, u32)> {
         let taken = self
             .next
@@ -176,8 +179,9 @@ impl<'a> Work<'a> {
         self.stop.store(true, Ordering::Release);
     }
 
-    /// Runs blocks until none is left; with a deadline, also until it has passed and no block is in progress. True if all
-    /// is done. It keeps `share` blocks in progress, more only while these seem to wait.
+    /// Runs blocks until none is left, and returns true. With a deadline, it may return false after the deadline when
+    /// none of its blocks is in progress. The calling thread keeps `share` blocks in progress, and more if these seem
+    /// to wait.
     fn run(&self, deadline: Option<Instant>, share: usize) -> bool {
         let (mut spare, mut resident) = (Vec::<Block<'a>>::new(), Vec::<Block<'a>>::new());
         let mut turns = 0;

@@ -1,13 +1,13 @@
-//! The ranges of device memory a kernel may touch.
+//! The ranges of device memory that a kernel may access.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
-/// Valid device ranges. Cloning gives another handle to the same map.
+/// The valid ranges of device memory. A clone refers to the same map.
 ///
-/// The memory behind a range stays mapped, readable and writable, while any kernel runs: removal only makes later accesses
-/// illegal. That is what lets a checked access be a plain load or store.
+/// While a kernel runs, the memory behind a range stays mapped, readable and writable, even after the range is removed.
+/// Removal only makes later accesses illegal. A checked access can therefore be a plain load or store.
 #[derive(Clone, Default)]
 pub struct MemoryMap {
     inner: Arc<Inner>,
@@ -16,13 +16,13 @@ pub struct MemoryMap {
 #[derive(Default)]
 struct Inner {
     ranges: RwLock<BTreeMap<u64, Range>>,
-    /// Bumped on every removal, so that a warp knows when the range it remembers may have gone.
+    /// A counter of removals. When it changes, a warp must look up again a range that it has remembered.
     generation: AtomicU64,
 }
 
 struct Range {
     len: u64,
-    /// The parts that are valid, by address; all of it without them.
+    /// The length of each valid part, by address. If it is `None`, the whole range is valid.
     parts: Option<BTreeMap<u64, u64>>,
 }
 
@@ -40,20 +40,20 @@ impl MemoryMap {
         Self::default()
     }
 
-    /// Makes `[base, base + len)` valid. Ranges must not overlap.
+    /// Makes `[base, base + len)` valid. It must not overlap another range.
     pub fn insert(&self, base: u64, len: u64) {
         self.write().insert(base, Range { len, parts: None });
     }
 
-    /// Makes the range that starts at `base` invalid and returns its length.
+    /// Makes the range that starts at `base` invalid. Returns its length in bytes.
     pub fn remove(&self, base: u64) -> Option<u64> {
         let removed = self.write().remove(&base);
         self.changed();
         removed.map(|range| range.len)
     }
 
-    /// From now on only the parts of the range at `at` are valid that are told here; with `len` 0 the part that starts at
-    /// `at` is so no more. Says whether there is such a range. Parts must not overlap.
+    /// Makes a part of a range valid. From the first call on, only such parts of the range are valid. If `len` is 0,
+    /// the part that starts at `at` becomes invalid. Returns whether a range contains `at`. Parts must not overlap.
     pub fn bound(&self, at: u64, len: u64) -> bool {
         let mut ranges = self.write();
         let Some((_, range)) = ranges.range_mut(..=at).next_back().filter(|(base, range)| at - **base < range.len)
@@ -71,25 +71,25 @@ impl MemoryMap {
         true
     }
 
-    /// The range `(base, len)` that holds `addr`, or the part of it that does.
+    /// Returns the base and length of the range that contains `addr`. If the range has parts, returns the part.
     pub fn find(&self, addr: u64) -> Option<(u64, u64)> {
         let ranges = self.inner.ranges.read().unwrap_or_else(PoisonError::into_inner);
         let (&base, range) = ranges.range(..=addr).next_back()?;
         range.part(base, addr).filter(|(base, len)| addr - base < *len)
     }
 
-    /// Whether a range holds `addr`, be it in one of its parts or not.
+    /// Whether a range contains `addr`, in a valid part or not.
     pub fn covers(&self, addr: u64) -> bool {
         let ranges = self.inner.ranges.read().unwrap_or_else(PoisonError::into_inner);
         ranges.range(..=addr).next_back().is_some_and(|(base, range)| addr - base < range.len)
     }
 
-    /// Whether `[addr, addr + len)` lies inside one range.
+    /// Whether `[addr, addr + len)` is inside one valid range or part.
     pub fn contains(&self, addr: u64, len: u64) -> bool {
         self.find(addr).is_some_and(|(base, size)| len <= size - (addr - base))
     }
 
-    /// Changes whenever a range was removed.
+    /// Returns a number that changes whenever a range is removed.
     pub(crate) fn generation(&self) -> u64 {
         self.inner.generation.load(Ordering::Acquire)
     }

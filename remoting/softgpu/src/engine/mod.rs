@@ -1,8 +1,9 @@
-//! The software GPU's engine: PTX text in, kernels run on the CPU out.
+//! The software GPU's engine, which compiles PTX text and runs kernels on the CPU.
 //!
-//! `Program::compile` parses and links PTX and decodes it to a compact instruction form; an `Image` gives its globals
-//! device addresses; `launch` runs one kernel: blocks in increasing linear id, each on one OS thread, 32 lanes at a time.
-//! A device address is a host address; every access is checked against a [`MemoryMap`] first.
+//! `Program::compile` parses and links PTX and decodes it to a compact form. An `Image` has device addresses for a
+//! program's global variables. `launch` runs one kernel. Its blocks start in increasing linear id, each runs on one OS
+//! thread, and 32 lanes are executed at a time. A device address is a host address, and each access is first checked
+//! against a [`MemoryMap`].
 
 mod code;
 mod compile;

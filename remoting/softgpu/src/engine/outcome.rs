@@ -1,6 +1,6 @@
-//! The outcome of a kernel: text on the way, and a fault at its end.
+//! The results of a kernel: the text that it prints, and the fault that stopped it.
 
-/// Why a kernel was stopped: a sticky `CUresult` and an explanation.
+/// The reason why a kernel was stopped: a `CUresult` that the context keeps, and an explanation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     pub code: u32,
@@ -10,7 +10,7 @@ pub struct Fault {
 /// The destination of device `printf` and of failed assertions.
 pub trait Output: Sync {
     fn write(&self, text: &[u8]);
-    /// A failed assertion's text, which goes to the standard error stream.
+    /// Writes the text of a failed assertion to the standard error stream.
     fn error(&self, text: &[u8]) {
         self.write(text);
     }

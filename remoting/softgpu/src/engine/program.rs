@@ -1,4 +1,4 @@
-//! A program, and an image of it in device memory.
+//! A program, and an image of a program in device memory.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::heap::Heap;
 use super::interface::{CompileError, Global, Kernel};
 use driverapi::cubin::Cubin;
 
-/// Several PTX units linked into one; immutable.
+/// An immutable program, linked from one or more PTX units.
 pub struct Program {
     linked: Linked,
 }
@@ -21,12 +21,14 @@ impl Program {
         Ok(Program { linked: compile(units)? })
     }
 
-    /// Makes a program from the descriptions in machine code. Its kernels must not be run: there is nothing to run.
+    /// Creates a program from the descriptions in machine code. Its kernels must not be launched, because they have no
+    /// code.
     pub fn describe(cubins: &[Cubin]) -> Program {
         Program { linked: describe(cubins) }
     }
 
-    /// The program with kernels that nobody will run, so that it does not matter what they are made of.
+    /// Returns the program for a null GPU, which does not run kernels. Unsupported PTX in a kernel is then no reason to
+    /// refuse the kernel.
     pub fn never_run(mut self) -> Program {
         self.linked.kernels.iter_mut().for_each(|kernel| kernel.unsupported = None);
         self
@@ -40,7 +42,7 @@ impl Program {
         &self.linked.globals
     }
 
-    /// Does anything in it call `malloc`?
+    /// Whether the program calls `malloc`.
     pub fn uses_heap(&self) -> bool {
         self.linked.code.heap
     }
@@ -49,23 +51,23 @@ impl Program {
         &self.linked.code
     }
 
-    /// The function of a kernel.
+    /// Returns the function index of a kernel.
     pub(crate) fn kernel_function(&self, kernel: usize) -> u32 {
         self.linked.entries[kernel]
     }
 }
 
-/// A program whose globals have device addresses.
+/// A program whose global variables have device addresses.
 pub struct Image {
     program: Arc<Program>,
     addresses: Vec<u64>,
-    /// The program's constants with addresses filled in.
+    /// The program's constants, with addresses filled in.
     consts: Vec<Slot>,
     heap: Heap,
 }
 
 impl Image {
-    /// `addresses` holds one address per entry of `program.globals()`.
+    /// Creates an image. `addresses` contains one address for each entry of `program.globals()`.
     pub fn new(program: Arc<Program>, addresses: Vec<u64>) -> Image {
         let pool = &program.linked.pool;
         let mut consts = pool.slots.clone();
@@ -77,7 +79,7 @@ impl Image {
         Image { program, addresses, consts, heap: Heap::default() }
     }
 
-    /// The initial contents of a global: relocated and zero-filled.
+    /// Returns the initial contents of a global variable: relocated, and filled with zeros to its size.
     pub fn initial_bytes(&self, global: usize) -> Vec<u8> {
         let linked = &self.program.linked;
         let contents = &linked.contents[global];

@@ -1,22 +1,24 @@
-//! The number of registers that is reported for a kernel. The interpreter's slots are not hardware registers: what
-//! counts is that blocks, registers and occupancy fit together.
+//! The number of registers that is reported for a kernel. The interpreter's slots are not hardware registers. The
+//! numbers only need to be consistent for block size, registers and occupancy.
 
 use driverapi::registers::MAX_THREADS;
 
 const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 2048;
 const REGISTERS_PER_BLOCK: u32 = 65536;
-/// Registers are given to warps in units of this many (CUDA C++ Programming Guide, "Multiprocessor Level": 256 a warp).
+/// The unit in which registers are allocated to the threads of a warp (CUDA C++ Programming Guide, "Multiprocessor
+/// Level": 256 for a warp).
 const REGISTER_UNIT: u32 = 8;
 const WARP: u32 = 32;
-/// A multiprocessor's four parts have equal numbers of warps.
+/// The unit in which warps are counted, because a multiprocessor's four parts have equal numbers of warps.
 const WARP_UNIT: u32 = 4;
-/// About what a trivial kernel takes on hardware.
+/// The minimum number of registers. A trivial kernel needs about this number on hardware.
 const LEAST: u32 = 8;
-/// The most registers that an instruction can name.
+/// The maximum number of registers that an instruction can name.
 const MOST: u32 = 255;
 
-/// The most registers with which so many blocks of so many threads fit a multiprocessor. More blocks than it has threads for
-/// bind nothing further, as a compiler ignores such a wish.
+/// Returns the maximum number of registers with which `blocks` blocks of `threads` threads fit on a multiprocessor. If
+/// the multiprocessor does not have enough threads for them, `blocks` is reduced to the number that fits, as a compiler
+/// does.
 pub fn registers_for(threads: u32, blocks: u32) -> u32 {
     let warps = threads.clamp(1, MAX_THREADS).div_ceil(WARP);
     let blocks = blocks.clamp(1, MAX_THREADS_PER_MULTIPROCESSOR / (warps * WARP));
@@ -24,7 +26,8 @@ pub fn registers_for(threads: u32, blocks: u32) -> u32 {
     (each / REGISTER_UNIT * REGISTER_UNIT).min(MOST)
 }
 
-/// A kernel's registers: as many as its code has slots, within what its largest block, `.minnctapersm` and `.maxnreg` leave.
+/// Returns a kernel's registers. The number is that of its slots, within the limits of its largest block,
+/// `.minnctapersm` and `.maxnreg`.
 pub fn registers_of(slots: u32, threads: u32, blocks: Option<u32>, most: Option<u32>) -> u32 {
     let bound = registers_for(threads, blocks.unwrap_or(1)).min(most.unwrap_or(MOST));
     slots.max(LEAST).min(bound.max(1))

@@ -1,5 +1,5 @@
-//! Textures and surfaces: where texels lie, and what a kernel reads at a coordinate. Filtering and addressing are as the
-//! CUDA programming guide's appendix on texture fetching gives them: fractions have 8 bits.
+//! Textures and surfaces: the addresses of texels, and the values that a kernel reads at a coordinate. Filtering and
+//! addressing follow the appendix on texture fetching in the CUDA programming guide, where fractions have 8 bits.
 
 use driverapi::arrays::{Format, Texel};
 use std::collections::HashMap;
@@ -9,18 +9,18 @@ use super::MemoryMap;
 use super::exec::Host;
 use super::exec::number::from_f16;
 
-/// Texels in memory.
+/// The texels of an array or of other memory: address, format and size.
 #[derive(Clone, Copy, Debug)]
 pub struct Texels {
     pub texel: Texel,
     pub address: u64,
-    /// Width, height and depth; what is not there is 1.
+    /// The width, height and depth in texels. A dimension that does not exist is 1.
     pub sides: [u64; 3],
-    /// Bytes from row to row, and from slice (or layer) to slice.
+    /// The distance in bytes between rows. `slice` is the distance between slices or layers.
     pub pitch: u64,
     pub slice: u64,
     pub layered: bool,
-    /// Whether the texels are an array's, which no kernel reads otherwise; other memory is looked up at each access.
+    /// Whether the texels belong to an array. Other memory is checked at each access.
     pub own: bool,
 }
 
@@ -37,14 +37,14 @@ pub struct Sampling {
     pub addressing: [Addressing; 3],
     pub linear: bool,
     pub normalised: bool,
-    /// Integers are read as fractions of their largest value.
+    /// Whether integers are read as fractions of their largest value.
     pub as_fraction: bool,
     pub border: [f32; 4],
 }
 
 pub struct Texture {
     pub texels: Texels,
-    /// `None` for a surface.
+    /// The sampling parameters, or `None` for a surface.
     pub sampling: Option<Sampling>,
 }
 
@@ -68,10 +68,10 @@ impl Textures {
     }
 }
 
-/// The bits of a texel's channels as a kernel gets them.
+/// The bits of a texel's channels, in the form that a kernel gets.
 pub type Bits = [u32; 4];
 
-/// A coordinate outside memory that the device may read.
+/// The error for a coordinate outside the memory that the device may read. It contains the address.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Illegal(pub u64);
 
@@ -81,7 +81,7 @@ impl Texels {
     }
 
     /// # Errors
-    /// The address, if the device may not read there.
+    /// The address, if the device may not read it.
     #[inline(always)]
     fn channels(&self, memory: &MemoryMap, at: [u64; 3]) -> Result<Bits, Illegal> {
         let address = self.address_of(at);
@@ -103,7 +103,7 @@ impl Texels {
         Ok(bits)
     }
 
-    /// A layer that is none is the nearest one.
+    /// Returns the nearest layer that exists.
     #[inline(always)]
     fn layer(&self, layer: u32) -> u64 {
         u64::from(layer).min(self.sides[2] - 1)
@@ -127,12 +127,12 @@ fn number(format: Format, bits: u32, as_fraction: bool) -> f32 {
 }
 
 impl Sampling {
-    /// Is a texel's value a number, and no integer?
+    /// Whether a texel's channels are read as floats.
     fn reads_numbers(&self, format: Format) -> bool {
         self.as_fraction || matches!(format, Format::Half | Format::Float)
     }
 
-    /// How a coordinate is brought into range: wrapping and mirroring are for normalised ones.
+    /// Returns the addressing mode of an axis. Wrapping and mirroring apply only to normalised coordinates.
     #[inline(always)]
     fn mode(&self, axis: usize) -> Addressing {
         match self.addressing[axis] {
@@ -141,10 +141,10 @@ impl Sampling {
         }
     }
 
-    /// A coordinate in texels, wrapped or mirrored.
+    /// Returns a coordinate in texels, after wrapping or mirroring.
     #[inline(always)]
     fn scaled(&self, axis: usize, coordinate: f32, size: u64) -> f32 {
-        // Far outside nothing changes any more; larger numbers would overflow.
+        // Limit the coordinate, because larger numbers would overflow and give the same result.
         if !self.normalised {
             return coordinate.clamp(-2.0, size as f32 + 2.0);
         }
@@ -158,7 +158,7 @@ impl Sampling {
         inside * size as f32
     }
 
-    /// Which texel an index is, or the border.
+    /// Returns the texel of an index on an axis, or `None` for the border.
     #[inline(always)]
     fn index(&self, axis: usize, index: i64, size: u64) -> Option<u64> {
         let size = size as i64;
@@ -177,10 +177,10 @@ impl Sampling {
 }
 
 impl Texture {
-    /// `tex` at integers, which are texels; outside is 0.
+    /// Reads the texel at integer coordinates, as `tex` does. A read outside the texture gives 0.
     ///
     /// # Errors
-    /// The address, if the device may not read there.
+    /// The address, if the device may not read it.
     pub fn fetch(&self, memory: &MemoryMap, at: [i32; 3]) -> Result<Bits, Illegal> {
         let inside = at.iter().zip(self.texels.sides).all(|(at, size)| u64::try_from(*at).is_ok_and(|at| at < size));
         if !inside {
@@ -190,10 +190,10 @@ impl Texture {
         Ok(self.shown(bits))
     }
 
-    /// `tex` at real coordinates, in the texture's first `AXES` dimensions.
+    /// Reads at real coordinates in the texture's first `AXES` dimensions, as `tex` does.
     ///
     /// # Errors
-    /// The address, if the device may not read there.
+    /// The address, if the device may not read it.
     #[inline(always)]
     pub fn sample<const AXES: usize>(&self, memory: &MemoryMap, at: [f32; 3], layer: u32) -> Result<Bits, Illegal> {
         let Some(sampling) = &self.sampling else { return Ok([0; 4]) };
@@ -216,7 +216,7 @@ impl Texture {
         for axis in 0..AXES {
             let middle = place[axis] - 0.5;
             first[axis] = middle.floor() as i64;
-            // To the nearest, as `round` does, but `round` is not a single instruction.
+            // Round to the nearest, as `round` does. `round` itself is not a single instruction.
             let part = (middle - middle.floor()) * 256.0;
             weight[axis] = (part.floor() + f32::from(part - part.floor() >= 0.5)) / 256.0;
         }
@@ -238,10 +238,11 @@ impl Texture {
         Ok(sum.map(f32::to_bits))
     }
 
-    /// `tld4`: one channel of the four texels that linear filtering would read, counterclockwise from the lower left.
+    /// Returns one channel of each of the four texels that linear filtering would read, as `tld4` does. The order is
+    /// counterclockwise from the lower left.
     ///
     /// # Errors
-    /// The address, if the device may not read there.
+    /// The address, if the device may not read it.
     pub fn gather(&self, memory: &MemoryMap, at: [f32; 2], channel: usize) -> Result<Bits, Illegal> {
         let Some(sampling) = &self.sampling else { return Ok([0; 4]) };
         let mut first = [0; 3];
@@ -256,7 +257,7 @@ impl Texture {
         Ok(bits)
     }
 
-    /// A texel's channels; `None` outside, where the border is.
+    /// Returns a texel's channels, or `None` for the border.
     #[inline(always)]
     fn texel(&self, memory: &MemoryMap, index: [i64; 3], axes: usize, layer: u32) -> Result<Option<Bits>, Illegal> {
         let Some(sampling) = &self.sampling else { return Ok(None) };
@@ -286,7 +287,7 @@ impl Texture {
         Ok(values)
     }
 
-    /// A texel as a kernel gets it: numbers as floats, integers as they are.
+    /// Converts a texel to the form that a kernel gets: floats for numbers, and integers unchanged.
     #[inline(always)]
     fn shown(&self, bits: Bits) -> Bits {
         let format = self.texels.texel.format;

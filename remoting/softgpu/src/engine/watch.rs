@@ -1,9 +1,10 @@
-//! The observer of the memory that kernels touch. While it is off, handlers are the same as without it: `exec` chooses
-//! others when a program is compiled while it is on.
+//! The observer of accesses to memory by kernels. While it is off, programs use the ordinary handlers. A program that
+//! is compiled while it is on uses handlers that report their accesses.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Strong accesses (atomic, volatile, relaxed, acquire, release) may meet each other.
+/// The kinds of accesses. Strong accesses (atomic, volatile, relaxed, acquire, release) do not conflict with each
+/// other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Access {
@@ -26,25 +27,25 @@ impl Access {
         matches!(self, Access::StrongRead | Access::StrongWrite)
     }
 
-    /// Whether two accesses to a byte need an order.
+    /// Whether two accesses to the same byte conflict if no order is between them.
     pub fn conflicts(self, other: Access) -> bool {
         (self.writes() || other.writes()) && !(self.is_strong() && other.is_strong())
     }
 }
 
-/// A kernel's accesses to global memory, on any of its OS threads.
+/// An observer of a kernel's accesses to global memory. All OS threads of the kernel call it.
 pub trait Watch: Send + Sync {
     fn touch(&self, access: Access, address: u64, bytes: u64);
     fn fence(&self);
-    /// A strong read, after it was done.
+    /// Records a strong read, after it was done.
     fn acquire(&self, address: u64, ordered: bool);
-    /// A strong write, before it is done.
+    /// Records a strong write, before it is done.
     fn release(&self, address: u64, ordered: bool);
 }
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Programs that are compiled after this call report their memory accesses to the observer.
+/// Makes programs that are compiled after this call report their memory accesses.
 pub fn switch_on() {
     ON.store(true, Ordering::Release);
 }

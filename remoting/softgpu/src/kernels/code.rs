@@ -1,4 +1,4 @@
-//! Modules, libraries, kernels and functions.
+//! The objects for loaded code: modules, libraries, kernels and functions.
 
 use crate::engine::{CompileError, Image, Kernel, Program};
 use crate::ffi::R;
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// A program with its globals placed in a context's memory.
+/// A program whose global variables are placed in a context's memory.
 pub struct Module {
     pub id: usize,
     pub context: usize,
@@ -25,16 +25,17 @@ pub struct Module {
 
 /// The attributes that `cuFuncSetAttribute` and `cuKernelSetAttribute` change.
 pub struct Settings {
-    /// Negative: the default, what the static shared memory leaves of 48 KiB.
+    /// The maximum bytes of dynamic shared memory. A negative value means the default: 48 KiB minus the static shared
+    /// memory.
     pub dynamic_shared: AtomicI32,
     pub carveout: AtomicI32,
     pub cache_config: AtomicU32,
     pub cluster: ClusterSettings,
-    /// The most registers of a thread, as the image was loaded with.
+    /// The maximum number of registers for each thread, if the image was loaded with this option.
     pub max_registers: Option<u32>,
 }
 
-/// The requirements and permissions for a kernel's clusters. 0 where nothing was set.
+/// The cluster sizes that a kernel requires and permits. A value of 0 means that the program did not set it.
 #[derive(Default)]
 pub struct ClusterSettings {
     pub required: [AtomicI32; 3],
@@ -59,14 +60,14 @@ impl Settings {
     }
 }
 
-/// A kernel in a module: what a `CUfunction` stands for.
+/// A kernel in a module, which a `CUfunction` names.
 pub struct Function {
     pub id: usize,
     pub module: Arc<Module>,
     pub index: usize,
     pub settings: Arc<Settings>,
     pub loaded: AtomicBool,
-    /// The state that launches from before CUDA 4.0 use.
+    /// The state for launches from before CUDA 4.0.
     pub old_launch: OldLaunch,
 }
 
@@ -75,7 +76,7 @@ impl Function {
         self.loaded.load(Ordering::Relaxed)
     }
 
-    /// Loads the code, as the first use of a function does.
+    /// Loads the code if this is the first use of the function.
     pub fn load(&self, context: &Context) -> R {
         check_supported(self.kernel())?;
         if !self.loaded.swap(true, Ordering::Relaxed) && context.profile().loading_waits {
@@ -89,8 +90,8 @@ impl Function {
     }
 }
 
-/// An image loaded for all contexts; each context gets a module of it at first use. It is compiled at first use, too,
-/// so that the hundreds of images that a big library registers cost nothing.
+/// An image that is loaded for all contexts. At the first use in a context, a module is created there. The image is
+/// compiled at its first use too, because a large library registers hundreds of images and uses few of them.
 pub struct Library {
     pub id: usize,
     source: Source,
@@ -105,7 +106,7 @@ pub struct Loaded {
     pub settings: Arc<[Arc<Settings>]>,
 }
 
-/// The kernel of a library that a `CUkernel` stands for.
+/// The kernel of a library, which a `CUkernel` names.
 pub struct KernelHandle {
     pub id: usize,
     pub library: Arc<Library>,
@@ -122,8 +123,8 @@ impl KernelHandle {
     }
 }
 
-/// Logs one line for the person who runs the program: error codes rarely reach them with their reason. It is not logged
-/// twice in a row: a library may try a hundred images that all fail alike.
+/// Logs a compile error, because a program seldom shows the reason behind an error code. The same error is not logged
+/// twice in a row: a library may try a hundred images that all fail in the same way.
 pub fn report(error: &CompileError) {
     static LAST: Mutex<String> = Mutex::new(String::new());
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,7 +135,7 @@ pub fn report(error: &CompileError) {
     }
 }
 
-/// Writes to the log that the program asked for, as a worker does for its client.
+/// Writes a compile error to the buffer that the program passed in the options. Without a buffer, the error is logged.
 pub fn report_or_log(error: &CompileError, options: &JitOptions) {
     if !options.write_error(&error.log) {
         report(error);
@@ -147,7 +148,7 @@ impl Library {
         Library { id, source, max_registers, program, modules, kernels }
     }
 
-    /// Compiles now; otherwise the first use does.
+    /// Compiles the image now. Without this call, the first use compiles it.
     pub fn compile(&self) -> Result<(), CompileError> {
         let program = self.source.compile()?;
         let _ = self.program.set(Ok(Loaded::new(program, self.max_registers)));
@@ -189,19 +190,19 @@ impl Module {
         self.image.program()
     }
 
-    /// Address and size of a global that programs may look up.
+    /// Returns the address and the size in bytes of a global variable that programs may look up.
     pub fn global(&self, name: &str) -> R<(u64, u64)> {
         let index = self.position(name)?;
         Ok((self.globals[index], self.program().globals()[index].size))
     }
 
-    /// Like [`Module::global`], for variables that the host uses, too.
+    /// Returns the address and size of a managed variable, as [`Module::global`] does for other variables.
     pub fn managed(&self, name: &str) -> R<(u64, u64)> {
         let managed = self.program().globals()[self.position(name)?].managed;
         if managed { self.global(name) } else { Err(CUDA_ERROR_NOT_FOUND) }
     }
 
-    /// Whether a variable that the host uses, too, lies at this address.
+    /// Whether the address is in a managed variable, which the host can use too.
     pub fn is_managed(&self, address: u64) -> bool {
         let globals = self.program().globals().iter().zip(&self.globals);
         globals.filter(|(global, _)| global.managed).any(|(global, at)| address.wrapping_sub(*at) < global.size)
@@ -209,7 +210,7 @@ impl Module {
 
     fn position(&self, name: &str) -> R<usize> {
         let globals = self.program().globals();
-        // nvcc makes variables of a whole program internal and its runtime still looks them up.
+        // nvcc makes the variables of a whole program internal, and its runtime still looks them up.
         let position = |visible: bool| globals.iter().position(|g| g.visible == visible && g.name == name);
         position(true).or_else(|| position(false)).ok_or(CUDA_ERROR_NOT_FOUND)
     }
@@ -219,7 +220,7 @@ pub fn find_kernel(program: &Program, name: &str) -> R<usize> {
     program.kernels().iter().position(|kernel| kernel.name == name).ok_or(CUDA_ERROR_NOT_FOUND)
 }
 
-/// Refuses a kernel that uses PTX the engine does not execute, with the reason.
+/// Fails if a kernel uses PTX that the engine does not support. The reason is logged.
 fn check_supported(kernel: &Kernel) -> R {
     match &kernel.unsupported {
         None => Ok(()),

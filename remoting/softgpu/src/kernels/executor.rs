@@ -1,4 +1,4 @@
-//! The means to run kernels, which all launches of the process share.
+//! The resources for running kernels, which all launches of the process share.
 
 use crate::engine::{Textures, ThreadPool};
 use crate::kernels::rules::Rules;
@@ -6,12 +6,12 @@ use crate::memory::allocations::Memory;
 use std::sync::Arc;
 
 pub struct Executor {
-    /// The most OS threads for a kernel.
+    /// The maximum number of OS threads for one kernel.
     pub threads: usize,
     pub workers: ThreadPool,
     pub textures: Textures,
     pub memory: Arc<Memory>,
-    /// The rules for what a null GPU writes in place of kernels, if any.
+    /// The rules for the values that a null GPU writes in place of kernels, if the settings name any.
     pub rules: Option<Rules>,
 }
 

@@ -1,4 +1,4 @@
-//! The option lists of the functions that compile: whether the program wants a log, and where.
+//! The option lists of the functions that compile: log buffers and the maximum number of registers.
 
 use crate::engine::registers_for;
 use crate::ffi::{In, Out, R};
@@ -6,16 +6,16 @@ use driverapi::attributes::*;
 use std::ffi::c_char;
 use std::ptr;
 
-/// Log buffers that the program offered.
+/// The options that a program passed to a compilation: log buffers and the register limit.
 #[derive(Default)]
 pub struct JitOptions {
     error: LogBuffer,
     info: LogBuffer,
-    /// The most registers of a thread, where the program bounds them.
+    /// The maximum number of registers for each thread, if the program set one.
     pub max_registers: Option<u32>,
 }
 
-/// Addresses of a buffer, of its size, and of the slot that takes the number of bytes written.
+/// The address and size of a log buffer, and the address of the slot that receives the number of bytes written.
 #[derive(Default)]
 struct LogBuffer {
     address: usize,
@@ -24,7 +24,7 @@ struct LogBuffer {
 }
 
 impl JitOptions {
-    /// `values` holds numbers cast to pointers, and takes some answers.
+    /// Reads `count` options. `values` contains numbers cast to pointers, and some of its slots receive results.
     pub fn read(count: u32, options: In<CUjit_option>, values: Out<usize>) -> R<JitOptions> {
         let mut found = JitOptions::default();
         if count == 0 {
@@ -40,7 +40,7 @@ impl JitOptions {
                 CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES => (found.error.size, found.error.written) = (value, slot),
                 CU_JIT_INFO_LOG_BUFFER => found.info.address = value,
                 CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES => (found.info.size, found.info.written) = (value, slot),
-                // Numbers are 32 bits wide in a slot for a pointer.
+                // A number in a pointer-sized slot is 32 bits wide.
                 CU_JIT_MAX_REGISTERS => found.bound(value as u32),
                 CU_JIT_THREADS_PER_BLOCK => found.bound(registers_for(value as u32, 1)),
                 _ => (),
@@ -49,18 +49,18 @@ impl JitOptions {
         Ok(found)
     }
 
-    /// Bounds the registers of a thread; 0 bounds nothing, as with compilers.
+    /// Sets the maximum number of registers for each thread. As in compilers, 0 means no limit.
     fn bound(&mut self, registers: u32) {
         let before = self.max_registers.unwrap_or(u32::MAX);
         self.max_registers = Some(before.min(registers)).filter(|_| registers > 0).or(self.max_registers);
     }
 
-    /// Writes the error log; returns whether the program asked for it.
+    /// Writes text to the error log. Returns whether the program passed an error log.
     pub fn write_error(&self, text: &str) -> bool {
         self.error.write(text)
     }
 
-    /// Empties the logs of a compilation that went well.
+    /// Writes empty logs, for a compilation without errors.
     pub fn write_nothing(&self) {
         self.error.write("");
         self.info.write("");
@@ -69,7 +69,7 @@ impl JitOptions {
 
 impl LogBuffer {
     fn write(&self, text: &str) -> bool {
-        // The size in the option list is meant to have 32 bits; a wild pointer-sized value would mean nothing.
+        // The size in the option list has 32 bits. The upper half of the slot may contain garbage.
         let size = self.size as u32 as usize;
         let buffer: Out<c_char> = Out::at(ptr::with_exposed_provenance_mut(self.address));
         let wanted = buffer.set_text(text, size).is_ok();

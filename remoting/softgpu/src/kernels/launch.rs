@@ -1,4 +1,4 @@
-//! Kernel launches: limits, parameters, and how many blocks fit.
+//! Kernel launches: checks of limits, parameter passing, and occupancy.
 
 use crate::check;
 use crate::engine::watch::Watch;
@@ -19,19 +19,19 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-/// The shape of a launch.
+/// The shape of a launch: the sizes of grid, block and cluster, and the dynamic shared memory.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_shared: u32,
-    /// Blocks of a cluster, if the launch says it.
+    /// The size of a cluster in blocks, if the launch sets it.
     pub cluster: Option<[u32; 3]>,
-    /// Whether all blocks wait for each other.
+    /// Whether the launch is cooperative, so that all its blocks can wait for each other.
     pub cooperative: bool,
 }
 
-/// The dynamic shared memory that a launch may ask for.
+/// Returns the maximum bytes of dynamic shared memory for a launch.
 pub fn max_dynamic_shared(kernel: &Kernel, settings: &Settings) -> u32 {
     let default = SHARED_PER_BLOCK.saturating_sub(kernel.static_shared);
     u32::try_from(settings.dynamic_shared.load(Ordering::Relaxed)).unwrap_or(default)
@@ -55,7 +55,7 @@ fn check(shape: &Shape, kernel: &Kernel, settings: &Settings, model: &Model) -> 
     if shape.cooperative { check_cooperative(shape, kernel, settings, model) } else { Ok(()) }
 }
 
-/// The cluster of a launch: what it asks for, and what the kernel requires, must agree.
+/// Returns the cluster size of a launch. Fails if the launch and the kernel require different sizes.
 pub fn cluster_of(shape: &Shape, kernel: &Kernel, settings: &Settings) -> R<[u32; 3]> {
     let set = [0, 1, 2].map(|axis| settings.cluster.required[axis].load(Ordering::Relaxed).unsigned_abs());
     let required = kernel.required_cluster.or((set != [0; 3]).then_some(set.map(|n| n.max(1))));
@@ -65,20 +65,21 @@ pub fn cluster_of(shape: &Shape, kernel: &Kernel, settings: &Settings) -> R<[u32
     }
 }
 
-/// The most blocks of a cluster of this kernel.
+/// Returns the maximum number of blocks in a cluster of this kernel.
 pub fn largest_cluster(kernel: &Kernel, settings: &Settings, model: &Model) -> u32 {
     let any_size = settings.cluster.non_portable.load(Ordering::Relaxed) != 0;
     let device = if any_size { model.largest_cluster } else { model.portable_cluster };
     kernel.max_cluster.unwrap_or(device).min(device)
 }
 
-/// CUDA documents 912 for every misuse of clusters.
+/// Checks the cluster of a launch. CUDA documents error 912 for each misuse of clusters.
 fn check_cluster(grid: [u32; 3], cluster: [u32; 3], kernel: &Kernel, settings: &Settings, model: &Model) -> R {
     let blocks: u64 = cluster.iter().map(|&n| u64::from(n)).product();
     if blocks == 1 {
         return Ok(());
     }
-    // NVIDIA's libraries see a later GPU than programs do, and some launch kernels in clusters that need none.
+    // NVIDIA's libraries expect a newer GPU than programs do, and launch some kernels with clusters that the kernels do
+    // not need.
     if model.portable_cluster == 1 {
         return if kernel.ignores_clusters { Ok(()) } else { Err(CUDA_ERROR_NOT_SUPPORTED) };
     }
@@ -99,7 +100,7 @@ pub fn max_threads(kernel: &Kernel) -> u32 {
     kernel.max_threads.min(MAX_THREADS_PER_BLOCK)
 }
 
-/// Blocks of a kernel that a multiprocessor of this size would hold at a time.
+/// Returns the number of a kernel's blocks that one multiprocessor of this model can hold at a time.
 pub fn blocks_per_multiprocessor(
     kernel: &Kernel,
     settings: &Settings,
@@ -121,7 +122,7 @@ pub fn blocks_per_multiprocessor(
         .min(u32::try_from(by_shared).unwrap_or(u32::MAX))
 }
 
-/// Parameters as the program gave them: an address per parameter, or one packed buffer.
+/// The parameters that the program passed: one address for each parameter, or one packed buffer.
 #[derive(Clone, Copy)]
 pub struct Arguments {
     pub each: In<*const u8>,
@@ -129,7 +130,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The kernel's parameter buffer. The program may reuse its own memory after the call.
+    /// Copies the parameters to one buffer, because the program may reuse its own memory after the call.
     fn pack(self, kernel: &Kernel) -> R<Vec<u8>> {
         if !self.each.is_null() && !self.extra.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -181,14 +182,14 @@ fn kernel_params(function: &Function) -> &[Param] {
     &function.kernel().params
 }
 
-/// Returns the addresses of the parameters in a buffer that stays where it is.
+/// Returns the addresses of the parameters in a buffer. The buffer must not be moved afterwards.
 fn addresses(params: &[Param], buffer: &[u8]) -> Vec<usize> {
     let start = buffer.as_ptr().expose_provenance();
     params.iter().map(|param| start + param.offset as usize).collect()
 }
 
-/// Attributes that only tune are accepted; those that change what a kernel may rely on become part of the shape, or are
-/// refused.
+/// Returns the shape with an attribute added. Attributes for tuning are ignored. An attribute that a kernel may rely on
+/// becomes part of the shape, or is refused.
 pub fn with_attribute(shape: Shape, attribute: &CUlaunchAttribute) -> R<Shape> {
     // SAFETY: every bit pattern is a valid value of these plain integers.
     let (switch, cluster) = unsafe { (attribute.value.scalar, attribute.value.clusterDim) };
@@ -202,15 +203,15 @@ pub fn with_attribute(shape: Shape, attribute: &CUlaunchAttribute) -> R<Shape> {
     }
 }
 
-/// A kernel with all that a launch needs, checked.
+/// A kernel with its checked shape and parameters, ready to run.
 pub struct Launch {
     pub function: Arc<Function>,
     pub shape: Shape,
-    /// The parameter buffer.
+    /// The buffer with all parameters.
     pub params: Vec<u8>,
-    /// The addresses of the parameters in it.
+    /// The addresses of the parameters in the buffer.
     pointers: Vec<usize>,
-    /// Attributes that are kept for queries, by number.
+    /// The attributes that queries return, by number.
     kept: Vec<(u32, [u8; 64])>,
     executor: &'static Executor,
     context: Arc<Context>,
@@ -218,7 +219,7 @@ pub struct Launch {
 
 impl Launch {
     /// # Errors
-    /// What the driver refuses at the call.
+    /// Each error that the driver returns at the call of a launch.
     pub fn new(
         executor: &'static Executor,
         function: &Arc<Function>,
@@ -245,19 +246,20 @@ impl Launch {
         &self.context
     }
 
-    /// One pointer for each parameter, as `cuLaunchKernel` takes them. They are good as long as this is.
+    /// Returns an array with one pointer for each parameter, as `cuLaunchKernel` takes it. It is valid while this
+    /// launch exists.
     pub fn pointers(&self) -> *mut *mut c_void {
         self.pointers.as_ptr().cast_mut().cast()
     }
 
-    /// The bytes of an attribute, 0 if it was not set.
+    /// Returns the bytes of an attribute, all 0 if the attribute was not set.
     pub fn attribute(&self, id: u32) -> [u8; 64] {
         let known = self.attributes().into_iter().find(|each| each.id == id);
         // SAFETY: every bit pattern is a value of these bytes.
         known.map_or([0; 64], |each| unsafe { each.value.pad })
     }
 
-    /// Returns the attributes that were set.
+    /// Returns the attributes that were set, for queries.
     pub fn attributes(&self) -> Vec<CUlaunchAttribute> {
         let attribute = |id, pad| CUlaunchAttribute { id, pad: [0; 4], value: CUlaunchAttributeValue { pad } };
         let mut all: Vec<_> = self.kept.iter().map(|&(id, pad)| attribute(id, pad)).collect();
@@ -276,10 +278,10 @@ impl Launch {
         all
     }
 
-    /// The same launch with more attributes.
+    /// Returns the same launch with more attributes.
     ///
     /// # Errors
-    /// As a launch with them.
+    /// The errors of [`Launch::new`] with these attributes.
     pub fn with_attributes(&self, more: &[CUlaunchAttribute]) -> R<Launch> {
         let shape = more.iter().try_fold(self.shape, with_attribute)?;
         check(&shape, self.function.kernel(), &self.function.settings, self.context.device.model)?;
@@ -300,7 +302,7 @@ impl Launch {
         Duration::from_micros(self.context.profile().launch_micros)
     }
 
-    /// Whether the launch takes no time.
+    /// Whether the launch takes no time, so that it can run in the calling thread.
     pub fn is_nothing(&self) -> bool {
         self.context.device.model.null && self.pause().is_zero()
     }
@@ -334,7 +336,7 @@ impl Launch {
     }
 }
 
-/// The two ways of `cuLaunchKernel` to pass parameters, from its C arguments.
+/// Converts the two pointer arguments of `cuLaunchKernel`, of which a program uses one to pass parameters.
 pub fn arguments(each: *mut *mut c_void, extra: *mut *mut c_void) -> Arguments {
     Arguments { each: In::at(each.cast()), extra: In::at(extra.cast()) }
 }
@@ -381,7 +383,7 @@ mod tests {
         Shape { grid, block, dynamic_shared, cluster: None, cooperative: false }
     }
 
-    /// The verdict on `blocks` blocks in clusters, on a GPU that has them.
+    /// Checks a launch of `blocks` blocks in clusters, on a GPU that has clusters.
     fn clustered(blocks: u32, cluster: Option<[u32; 3]>, change: impl Fn(&mut Kernel, &Settings)) -> R {
         let (mut kernel, settings) = (kernel(), settings());
         change(&mut kernel, &settings);

@@ -1,4 +1,4 @@
-//! `cuLink*`: collects PTX; the result is PTX again, which the module loader takes.
+//! The linker (`cuLink*`). It joins PTX units, and the result is PTX that the module loader accepts.
 
 use crate::engine::{CompileError, Program};
 use crate::kernels::jit::JitOptions;
@@ -7,10 +7,10 @@ use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::sync::{Mutex, OnceLock};
 
 pub struct Link {
-    /// The log buffers given at creation, filled by later calls.
+    /// The log buffers that the program passed at creation. Later calls fill them.
     pub options: JitOptions,
     pub units: Mutex<Vec<String>>,
-    /// The image and the NUL behind it; it lives as long as the link.
+    /// The linked image with a NUL at its end. It stays valid as long as the link.
     image: OnceLock<Vec<u8>>,
 }
 
@@ -19,7 +19,7 @@ impl Link {
         Link { options, units: Mutex::default(), image: OnceLock::new() }
     }
 
-    /// Checks that the units fit together and joins them. Returns the image without the NUL behind it.
+    /// Checks that the units fit together, and joins them. Returns the image without the NUL.
     pub fn complete(&self) -> Result<&[u8], CompileError> {
         let units = self.units.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if units.is_empty() {

@@ -1,9 +1,9 @@
-//! Code and its launches: from an image in memory to a kernel that runs.
+//! Code and its launches, from an image in memory to a running kernel.
 //!
-//! `source` finds the PTX in an image, `code` has the modules, libraries and functions made of it, `link` and `jit` are
-//! the linker and its options. `launch` checks a launch and runs it by the `executor`; `rules` says what a null GPU
-//! does in place of kernels. Called by `driver`, which loads code and queues launches, and by `work`. What PTX means is
-//! the business of `engine`; this folder does not know it.
+//! `source` finds the PTX in an image. `code` has the modules, libraries and functions, and `link` and `jit` are the
+//! linker and its options. `launch` checks a launch and runs it on the `executor`. `rules` has the values that a null
+//! GPU writes in place of kernels. `driver` loads code and queues launches with this module, and `work` runs launches.
+//! `engine` compiles and executes PTX.
 
 pub mod code;
 pub mod executor;

@@ -1,5 +1,5 @@
-//! Rules of a null GPU: what its memory holds after a kernel that it did not run. Some programs wait for a number that
-//! a kernel counts; a rule writes that number in the kernel's turn, also where a graph replays it.
+//! Rules for a null GPU: the values that are in memory after a kernel that did not run. Some programs wait for a number
+//! that a kernel counts. A rule writes this number when the kernel would run, also in a launch of a graph.
 
 use crate::engine::{Fault, Kernel};
 use crate::memory::allocations::Memory;
@@ -13,17 +13,17 @@ use std::sync::atomic::Ordering;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Count {
     Elements(u64),
-    /// One for each block of the launch.
+    /// One item for each block of the launch.
     Blocks,
 }
 
-/// One line: `KERNEL PARAMETER OFFSET TYPE VALUE [COUNT]`.
+/// A rule, which is one line of the file: `KERNEL PARAMETER OFFSET TYPE VALUE [COUNT]`.
 #[derive(Debug, PartialEq, Eq)]
 struct Rule {
     line: usize,
-    /// The kernel's name, in which `*` stands for any text.
+    /// A pattern for the kernel's name. `*` matches any text.
     pattern: String,
-    /// The parameter that holds the address, from 0.
+    /// The index of the parameter that holds the address, counted from 0.
     parameter: usize,
     offset: u64,
     value: Vec<u8>,
@@ -36,10 +36,10 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Reads a file of rules, and opens the tally where there is one.
+    /// Reads a file of rules. If `tally` is a path, also opens the file that counts how often each rule is applied.
     ///
     /// # Errors
-    /// A line for a person.
+    /// A message that names the file and the reason.
     pub fn open(file: &str, tally: Option<&str>) -> Result<Rules, String> {
         let text = fs::read_to_string(file).map_err(|error| format!("{RULES_ENV}={file}: {error}"))?;
         let rules = parse(&text).map_err(|(line, why)| format!("{file}, line {line}: {why}"))?;
@@ -58,10 +58,10 @@ impl Rules {
         self.rules.len()
     }
 
-    /// Writes what the rules say of a kernel, in its turn.
+    /// Writes the values of all rules that match a kernel. The caller does this when the kernel would run.
     ///
     /// # Errors
-    /// A fault where a rule's parameter holds no address of so much memory.
+    /// A fault if a rule's parameter does not point to enough memory.
     pub fn apply(&self, memory: &Memory, kernel: &Kernel, grid: [u32; 3], params: &[u8]) -> Result<(), Fault> {
         for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| matches(&rule.pattern, &kernel.name)) {
             let (count, size) = (rule.count(grid), rule.value.len() as u64);
@@ -102,7 +102,7 @@ impl Rule {
     }
 }
 
-/// Lines that are neither empty nor comments are rules.
+/// Parses rules, one for each line that is neither empty nor a comment. An error has the line's number and a message.
 fn parse(text: &str) -> Result<Vec<Rule>, (usize, String)> {
     let lines = text.lines().zip(1..).map(|(line, number)| (line.trim(), number));
     lines
@@ -152,7 +152,7 @@ fn bytes_of(kind: &str, value: &str) -> Result<Vec<u8>, String> {
     bytes.ok_or_else(|| format!("'{value}' is no {kind}"))
 }
 
-/// Whether a name is as a pattern says.
+/// Whether a name matches a pattern.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(name) = name.strip_prefix(start) else { return false };

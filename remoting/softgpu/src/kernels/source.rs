@@ -1,4 +1,4 @@
-//! From an image in memory to the PTX in it; for a null GPU, to the description in its machine code.
+//! Reads an image in memory and returns its PTX, or for a null GPU the description in its machine code.
 
 use crate::engine::{CompileError, Program};
 use crate::ffi::R;
@@ -11,23 +11,24 @@ use std::cmp::Reverse;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Separates the PTX units of a linked image; a comment, so that the image is still PTX text.
+/// The text between the PTX units of a linked image. It is a comment, so the image is still PTX.
 pub const UNIT_SEPARATOR: &str = "\n// remotegpu: next unit\n";
 
-/// The contents of an image.
+/// The code in an image: PTX, or machine code for a null GPU.
 pub struct Source {
     model: &'static Model,
-    /// Candidates that can each be compiled alone, best first. One candidate may be several units that are linked.
+    /// The candidates that can each be compiled alone, best first. A candidate may consist of several units that are
+    /// linked.
     candidates: Vec<Vec<String>>,
-    /// Machine code, which cannot be executed here: names for the message.
+    /// The names of the machine code in the image, for error messages. Machine code cannot be executed here.
     cubins: Vec<String>,
-    /// Machine code for a null GPU, or why it cannot be read.
+    /// The machine code for a null GPU, or the reason why it cannot be read.
     described: Vec<Result<Cubin, CompileError>>,
     is_text: bool,
 }
 
 impl Source {
-    /// Reads the image at an address, whose length only the image itself tells.
+    /// Reads the image at an address. The image itself contains its length.
     pub fn read(address: *const c_void, model: &'static Model) -> R<Source> {
         if address.is_null() {
             return Err(driverapi::errors::CUDA_ERROR_INVALID_VALUE);
@@ -35,7 +36,7 @@ impl Source {
         // SAFETY: the program promises an image that stays in place for the call; everything is copied out of it.
         let images = unsafe { image::images(address) }.map_err(|error| error.code())?;
         let mut parts = images.into_iter().map(|image| Source::from_bytes(image, model)).collect::<R<Vec<Source>>>()?;
-        // Code that was linked comes as several containers with one candidate each.
+        // Linked code consists of several containers, each with one candidate.
         let first = parts.remove(0);
         Ok(parts.into_iter().fold(first, Source::joined_with))
     }
@@ -72,14 +73,14 @@ impl Source {
         self
     }
 
-    /// Returns the machine code that the driver of a GPU like this null GPU would take.
+    /// Returns the machine code that the driver of a real GPU of this model would load.
     fn machine_code<'e, 'a>(&self, entries: &'e [Entry<'a>]) -> Option<&'e Entry<'a>> {
         let fits = |entry: &&Entry| entry.kind == Kind::Elf && entry.runs_on(self.model.architecture());
         let fitting = entries.iter().filter(fits).filter(|_| self.model.null);
         fitting.max_by_key(|entry| (entry.arch, entry.suffix == Suffix::Architecture))
     }
 
-    /// Prefers PTX that any later device takes, and of that the newest.
+    /// Sorts the image's PTX: PTX for any later device comes first, and of that the newest.
     fn with_entries(self, entries: Vec<Entry>) -> R<Source> {
         if let Some(entry) = self.machine_code(&entries) {
             let bytes = entry.data().map_err(|error| error.code())?;
@@ -115,7 +116,7 @@ impl Source {
         self.candidates.is_empty() && self.described.is_empty()
     }
 
-    /// The best candidate as it is, to be linked with others.
+    /// Returns the units of the best candidate without linking them.
     pub fn into_units(mut self) -> Result<Vec<String>, CompileError> {
         if self.candidates.is_empty() { Err(self.no_ptx()) } else { Ok(self.candidates.remove(0)) }
     }
@@ -158,8 +159,8 @@ impl Source {
     }
 }
 
-/// Reads the description in a cubin, if a GPU of this model could run it: made for the same generation, and no later
-/// member of it.
+/// Reads the description in a cubin. Fails if a GPU of this model cannot run the cubin. It can run a cubin for the same
+/// generation and the same or an earlier minor version.
 fn describe(bytes: &[u8], model: &Model) -> Result<Cubin, CompileError> {
     let damaged = |error: ImageError| CompileError { code: error.code(), log: format!("a cubin: {error}") };
     let (made_for, have) = (cubin::architecture(bytes).map_err(damaged)?, model.architecture());
@@ -170,7 +171,7 @@ fn describe(bytes: &[u8], model: &Model) -> Result<Cubin, CompileError> {
     cubin::read(bytes).map_err(damaged)
 }
 
-/// PTX is ASCII; anything else is no PTX.
+/// Returns PTX as text. Fails if the bytes are not ASCII.
 fn text_of(bytes: &[u8]) -> R<&str> {
     std::str::from_utf8(bytes).map_err(|_| CUDA_ERROR_INVALID_IMAGE)
 }

@@ -1,5 +1,5 @@
-//! The allocations of the process: one table for device, pinned, registered and mapped memory, since one address means
-//! one thing (unified addressing).
+//! The allocations of the process. With unified addressing an address is unique, so one table has the device memory,
+//! pinned memory, registered memory and mapped memory.
 
 use crate::check;
 use crate::ffi::R;
@@ -13,51 +13,51 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// The alignment of `cuMemAlloc`, and the unit that memory is charged in.
+/// The alignment of `cuMemAlloc` in bytes. Devices are charged in multiples of this unit.
 pub const GRANULE: u64 = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Device,
-    /// From `cuMemHostAlloc`.
+    /// Page-locked memory of `cuMemHostAlloc`.
     Pinned {
         flags: u32,
     },
-    /// The program's own memory, from `cuMemHostRegister`.
+    /// The program's own memory, which `cuMemHostRegister` registered.
     Registered {
         flags: u32,
     },
-    /// From `cuMemAllocManaged`.
+    /// Managed memory of `cuMemAllocManaged`.
     Managed,
-    /// From a stream-ordered pool.
+    /// Memory of a stream-ordered pool.
     Pooled {
         pool: usize,
     },
-    /// Memory of a graph's node, which charges for it itself.
+    /// Memory of a graph's node. The node charges the device itself.
     Graph,
-    /// The globals of a module.
+    /// The global variables of a module.
     Globals,
-    /// Memory that kernels reach through textures and surfaces only.
+    /// Memory that kernels access only through textures and surfaces.
     Array,
-    /// Physical memory at a reserved address.
+    /// Physical memory that is mapped at a reserved address.
     Mapped {
         handle: usize,
     },
-    /// Physical memory of the host at a reserved address.
+    /// Physical memory of the host that is mapped at a reserved address.
     MappedHost {
         handle: usize,
     },
-    /// Memory of another process, which is charged for it.
+    /// Memory that another process exported. That process is charged.
     Imported,
 }
 
 impl Kind {
-    /// Memory that the program uses at the same address.
+    /// Whether the program can use the memory at the same address.
     pub fn is_host(self) -> bool {
         matches!(self, Kind::Pinned { .. } | Kind::Registered { .. } | Kind::Managed | Kind::MappedHost { .. })
     }
 
-    /// The physical memory that is mapped.
+    /// Returns the handle of the physical memory that is mapped, or `None` for other kinds.
     pub fn physical(self) -> Option<usize> {
         match self {
             Kind::Mapped { handle } | Kind::MappedHost { handle } => Some(handle),
@@ -65,8 +65,8 @@ impl Kind {
         }
     }
 
-    /// Whether the checker watches it from its allocation on. It leaves out memory that the program may use on the
-    /// host, and memory of other processes; pools and mappings report more of theirs.
+    /// Whether the overlap checker watches the memory from its allocation on. It does not watch memory that the host
+    /// can use, or memory of other processes. Pools and mappings report their memory to the checker separately.
     fn is_checked(self) -> bool {
         matches!(self, Kind::Device | Kind::Graph | Kind::Globals | Kind::Array)
     }
@@ -86,22 +86,22 @@ pub struct Allocation {
     pub base: u64,
     pub len: u64,
     pub kind: Kind,
-    /// The ordinal of the device it is on or was made for.
+    /// The ordinal of the device where the memory is, or for which it was allocated.
     pub device: usize,
     pub context: usize,
-    /// Unique in the process, never reused.
+    /// The allocation's number, unique in the process and never reused.
     pub id: u64,
-    /// Whether a stream-ordered free is under way.
+    /// Whether a stream-ordered free of this memory is queued.
     pub freeing: bool,
 }
 
 impl Allocation {
-    /// Bytes taken.
+    /// Returns the number of bytes that the device is charged.
     pub fn reserved(&self) -> u64 {
         self.len.next_multiple_of(if self.kind.is_host() { arena::PAGE } else { GRANULE })
     }
 
-    /// Bytes of addresses taken. What another process may have shares no page with anything else.
+    /// Returns the number of bytes of addresses that the allocation uses. Memory that may be exported gets whole pages.
     fn span(&self) -> u64 {
         self.len.next_multiple_of(self.kind.alignment())
     }
@@ -114,7 +114,7 @@ pub struct Memory {
     next_id: AtomicU64,
     pub peers: RwLock<Vec<Peer>>,
     shared: Mutex<Shared>,
-    /// Addresses of mapped memory of the host that the program may use itself.
+    /// The addresses of mapped host memory that the program may access.
     open_to_host: RwLock<BTreeSet<u64>>,
 }
 
@@ -139,7 +139,8 @@ impl Memory {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// New memory, all zeros: freed ranges are discarded before their addresses are used again.
+    /// Allocates memory that is all zeros. The contents of a freed range are discarded before its addresses are used
+    /// again.
     pub fn allocate(&self, len: u64, kind: Kind, device: usize, context: usize) -> R<Allocation> {
         if len == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -175,7 +176,7 @@ impl Memory {
         Allocation { base, len, kind, device, context, id, freeing: false }
     }
 
-    /// Makes memory known that this table does not allocate: registered host memory and mapped physical memory.
+    /// Adds memory that this table did not allocate: registered host memory or mapped physical memory.
     pub fn adopt(&self, base: u64, len: u64, kind: Kind, device: usize, context: usize) -> R {
         if self.overlaps(base, len) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -208,13 +209,14 @@ impl Memory {
         allocations.range(..end).next_back().is_some_and(|(_, a)| a.base + a.len > base)
     }
 
-    /// Forgets the allocation that starts at `base`, if `expected` accepts it; its address may be used again.
+    /// Frees the allocation that starts at `base` if `expected` accepts it. Its addresses may be used again.
     pub fn release(&self, base: u64, expected: impl Fn(&Allocation) -> bool) -> R<Allocation> {
         let mut allocations = self.allocations.write().unwrap_or_else(PoisonError::into_inner);
         if !allocations.get(&base).is_some_and(expected) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        // The table stays locked until the memory is free again: a thread that finds nothing being freed finds it free.
+        // The table stays locked until the memory is free. A thread that sees no free under way can then rely on the
+        // memory.
         let allocation = allocations.remove(&base).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         for device in &self.devices {
             device.map.remove(base);
@@ -226,7 +228,7 @@ impl Memory {
             registered::forget(base);
         } else if allocation.kind.physical().is_none() {
             let span = allocation.span();
-            // Other processes keep what they share with this one.
+            // Other processes keep the memory that they share with this process.
             if self.shared().forget(allocation.id) {
                 arena::unmap(base, span)?;
             } else {
@@ -240,7 +242,7 @@ impl Memory {
         Ok(allocation)
     }
 
-    /// Marks pooled memory as being freed; a second free is refused while the first one waits in its stream.
+    /// Marks pooled memory as being freed. A second free fails while the first one is queued.
     pub fn start_freeing(&self, base: u64) -> R<Allocation> {
         let mut allocations = self.allocations.write().unwrap_or_else(PoisonError::into_inner);
         match allocations.get_mut(&base) {
@@ -252,15 +254,15 @@ impl Memory {
         }
     }
 
-    /// The allocation that holds `address`.
+    /// Returns the allocation that contains `address`.
     pub fn find(&self, address: u64) -> Option<Allocation> {
         let allocations = self.allocations.read().unwrap_or_else(PoisonError::into_inner);
         let (_, allocation) = allocations.range(..=address).next_back()?;
         (address - allocation.base < allocation.len).then(|| allocation.clone())
     }
 
-    /// Whether `[address, address + len)` may be read and written by the device: it lies in one allocation, or in
-    /// neighbouring mapped ones.
+    /// Whether the device may access all of `[address, address + len)`. The range must be in one allocation, or in
+    /// adjacent mappings.
     pub fn is_valid(&self, address: u64, len: u64) -> bool {
         let Some(end) = address.checked_add(len) else { return false };
         let mut at = address;
@@ -278,7 +280,7 @@ impl Memory {
         len > 0 || self.find(address).is_some()
     }
 
-    /// Whether the program may use memory of the host that is mapped here.
+    /// Whether the program may access the host memory that is mapped at `base`.
     pub fn is_open_to_host(&self, base: u64) -> bool {
         self.open_to_host.read().unwrap_or_else(PoisonError::into_inner).contains(&base)
     }

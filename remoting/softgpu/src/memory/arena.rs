@@ -1,7 +1,7 @@
-//! The virtual addresses of device memory, and the bytes behind them.
+//! The virtual addresses of device memory, and access to its bytes.
 //!
-//! A region is reserved once and never given back to the operating system: a kernel that still runs while its memory is
-//! freed or unmapped touches zero pages, it cannot crash the process.
+//! A region is reserved once and never returned to the operating system. A kernel that still runs when its memory is
+//! freed or unmapped then reads zero pages, and cannot crash the process.
 
 use crate::memory::ranges::Ranges;
 use crate::memory::writes;
@@ -14,24 +14,25 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::ffi::R;
 
 pub const PAGE: u64 = 4096;
-/// The unit of physical memory that programs map themselves.
+/// The granularity in bytes of physical memory that programs map.
 pub const GRANULARITY: u64 = 2 << 20;
 const REGION_SIZES: [u64; 4] = [256 << 30, 64 << 30, 16 << 30, 4 << 30];
-/// Places that Linux leaves alone in most processes; the same ones in every run keep addresses comparable.
+/// The first addresses of regions. Linux leaves them free in most processes, so addresses are the same in every run. 0
+/// means any address.
 const BASES: [u64; 4] = [0x2000_0000_0000, 0x3000_0000_0000, 0x1000_0000_0000, 0];
-/// Variables of modules lie apart: their place depends only on the modules that were loaded before, so that another
-/// process that loads the same has them at the same addresses.
+/// The sizes of regions for modules' variables. They have their own regions, so that their addresses depend only on the
+/// modules that were loaded before. Another process that loads the same modules gets the same addresses.
 const CODE_SIZES: [u64; 2] = [4 << 30, 256 << 20];
 const CODE_BASES: [u64; 4] = [0x2800_0000_0000, 0x3800_0000_0000, 0x1800_0000_0000, 0];
 
-/// One reserved piece of address space.
+/// A reserved region of address space.
 struct Region {
     base: u64,
     len: u64,
     free: Ranges,
 }
 
-/// All address space that device addresses come from.
+/// All address space for device addresses.
 pub struct Arena {
     regions: Vec<Region>,
     code: Region,
@@ -51,7 +52,7 @@ impl Arena {
         self.regions.iter().position(|r| r.contains(address))
     }
 
-    /// Takes addresses for variables of a module.
+    /// Takes addresses for a module's variables.
     pub fn take_for_code(&mut self, len: u64, align: u64) -> R<u64> {
         self.code.free.take(len, align).map_or_else(|| self.take(len, align), Ok)
     }
@@ -60,7 +61,7 @@ impl Arena {
         self.regions.iter_mut().find_map(|r| r.free.take(len, align)).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Takes `[at, at + len)` and nothing else, inside a region or as a new one.
+    /// Takes exactly `[at, at + len)`, in a region or as a new region. Returns whether the range was free.
     pub fn take_at(&mut self, at: u64, len: u64) -> bool {
         if let Some(region) = self.region(at) {
             return self.regions[region].free.take_at(at, len);
@@ -99,7 +100,7 @@ impl Region {
     }
 }
 
-/// Reserves address space at `base`, anywhere if that is 0.
+/// Reserves address space at `base`, or at any address if `base` is 0.
 fn map(base: u64, len: u64) -> Option<u64> {
     let exact = if base == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | exact;
@@ -110,7 +111,7 @@ fn map(base: u64, len: u64) -> Option<u64> {
         return None;
     }
     if base != 0 && at != address(base) {
-        // SAFETY: the mapping was made just now. Kernels before 4.17 take the address as a hint.
+        // SAFETY: the mapping was made just now. Kernels before 4.17 use the address only as a hint.
         unsafe { libc::munmap(at, len) };
         return None;
     }
@@ -121,7 +122,7 @@ fn address<T>(at: u64) -> *mut T {
     ptr::with_exposed_provenance_mut(at as usize)
 }
 
-/// Makes `[at, at + len)` read as zeros and gives its pages back. `at` lies in the arena.
+/// Makes `[at, at + len)` read as zeros and returns its pages to the system. `at` is in the arena.
 pub fn discard(at: u64, len: u64) {
     let (first, last) = (at.next_multiple_of(PAGE), (at + len) / PAGE * PAGE);
     if first >= last {
@@ -133,7 +134,7 @@ pub fn discard(at: u64, len: u64) {
     unsafe { libc::madvise(address(first), (last - first) as usize, libc::MADV_DONTNEED) };
 }
 
-/// Makes `[at, at + len)` read as zeros and holds no memory for it, be it private or a file's.
+/// Makes `[at, at + len)` read as zeros and frees its memory, both private memory and the memory of a file.
 pub fn forget(at: u64, len: u64) {
     let (first, last) = (at.next_multiple_of(PAGE), (at + len) / PAGE * PAGE);
     // SAFETY: whole pages inside the arena; where they are a file's the hole is in the file, elsewhere this fails.
@@ -148,8 +149,8 @@ pub fn forget(at: u64, len: u64) {
     }
 }
 
-/// Makes `[at, at + len)` read as zeros: existing pages are written, which is faster than to let the system take them
-/// and make them again; no missing page is made.
+/// Makes `[at, at + len)` read as zeros. Resident pages are overwritten, which is faster than to free them and allocate
+/// them again. No new page is allocated.
 pub fn clear(at: u64, len: u64) {
     let end = at + len;
     let (mut from, mut done) = (at, at);
@@ -166,11 +167,11 @@ pub fn clear(at: u64, len: u64) {
     forget(done, end - done);
 }
 
-/// Whether all of these pages, of one piece, are in memory. Swapped-out pages are not: a page that is not resident may
-/// hold other bytes than zeros.
+/// Whether all pages of a piece are resident. A page that is swapped out is not resident, but may contain other bytes
+/// than zeros.
 fn is_resident(from: u64, to: u64) -> bool {
     let mut resident = [0; (PIECE / PAGE) as usize];
-    // New memory has none of its pages: the first page shows that.
+    // New memory has no resident pages, so check the first page alone before the rest.
     [PAGE.min(to - from), to - from].into_iter().all(|len| {
         // SAFETY: whole pages inside the arena, where `from` begins one, and no more than there are bytes for.
         let known = unsafe { libc::mincore(address(from), len as usize, resident.as_mut_ptr()) } == 0;
@@ -178,9 +179,9 @@ fn is_resident(from: u64, to: u64) -> bool {
     })
 }
 
-/// The bytes that are cleared at a time.
+/// The number of bytes that are cleared at a time.
 const PIECE: u64 = 2 << 20;
-/// The bytes that a read maps at once where a file's pages are not mapped yet; a write maps a page.
+/// The number of bytes that a read maps at once if a file's pages are not yet mapped. A write maps one page.
 const AROUND: u64 = 64 << 10;
 
 fn find(from: u64, to: u64) {
@@ -195,13 +196,13 @@ fn fill(at: u64, len: u64) {
     unsafe { ptr::write_bytes(address::<u8>(at), 0, len as usize) };
 }
 
-/// Shows a file from `offset` on at `[at, at + len)`, a page-aligned range of the arena.
+/// Maps a file from `offset` on at `[at, at + len)`, a page-aligned range of the arena.
 pub fn show(at: u64, len: u64, file: BorrowedFd<'_>, offset: u64) -> R {
     replace(at, len, libc::MAP_SHARED, file.as_raw_fd(), offset)
 }
 
-/// Puts zero pages back at a range that showed a file. The page tables of much memory are moved aside first, and a
-/// thread of their own takes them down.
+/// Replaces a mapped file by zero pages. For a large range, the page tables are first moved to another address, where a
+/// thread of its own unmaps them.
 pub fn unmap(at: u64, len: u64) -> R {
     let aside = if len >= MANY_PAGES { move_aside(at, len) } else { None };
     let replaced = replace(at, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0);
@@ -219,8 +220,8 @@ pub fn unmap(at: u64, len: u64) -> R {
 
 const MANY_PAGES: u64 = 64 << 20;
 
-/// Moves the pages of a range aside and returns where they are now. The range still shows its file, so that a running
-/// kernel finds memory there. None if this system's kernel cannot (before Linux 5.13).
+/// Moves the pages of a range to another address and returns that address. The range still maps its file, so a running
+/// kernel finds memory there. Returns `None` if the system's kernel does not support this (before Linux 5.13).
 fn move_aside(at: u64, len: u64) -> Option<u64> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
     // SAFETY: a mapped range of the arena, which stays mapped; the system chooses a place where nothing is.
@@ -236,19 +237,20 @@ fn replace(at: u64, len: u64, flags: i32, fd: i32, offset: u64) -> R {
     if now == libc::MAP_FAILED { Err(CUDA_ERROR_UNKNOWN) } else { Ok(()) }
 }
 
-/// Copies bytes between checked device memory and memory that the program named.
+/// Copies bytes between checked device memory and memory that the program named. The ranges may overlap.
 pub fn copy(dst: u64, src: u64, len: u64) {
     // SAFETY: the range on the device is inside the arena; the other one is the program's promise. They may overlap.
     unsafe { ptr::copy(address::<u8>(src), address::<u8>(dst), len as usize) };
 }
 
-/// Copies captured bytes into checked device memory.
+/// Copies bytes into checked device memory.
 pub fn write(dst: u64, bytes: &[u8]) {
     // SAFETY: the destination was checked against the allocation it lies in.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), address::<u8>(dst), bytes.len()) };
 }
 
-/// A word of checked, aligned device memory, which kernels may change meanwhile.
+/// Reads a word of device memory. The caller has checked its address and alignment. Kernels may change the word
+/// meanwhile.
 pub fn load(at: u64, width: Width) -> u64 {
     // SAFETY: the word was checked, and its address divides by its width; nothing on the device is ever unmapped.
     unsafe {
@@ -259,7 +261,7 @@ pub fn load(at: u64, width: Width) -> u64 {
     }
 }
 
-/// Writes a word as [`load`] reads it.
+/// Writes a word of device memory. The conditions are those of [`load`].
 pub fn store(at: u64, width: Width, value: u64) {
     // SAFETY: as in `load`.
     unsafe {
@@ -270,7 +272,7 @@ pub fn store(at: u64, width: Width, value: u64) {
     }
 }
 
-/// A page of a file, which other processes may have, too.
+/// A page of a file that other processes may map too.
 pub struct SharedPage {
     at: u64,
 }
@@ -278,7 +280,7 @@ pub struct SharedPage {
 impl SharedPage {
     pub const WORDS: usize = PAGE as usize / size_of::<AtomicU64>();
 
-    /// `file` has a page and does not get shorter.
+    /// Maps the first page of a file. The file must have a page and must not become shorter.
     pub fn show(file: BorrowedFd<'_>) -> R<SharedPage> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping that replaces none.
@@ -300,7 +302,7 @@ impl Drop for SharedPage {
     }
 }
 
-/// Writes `count` copies of a 1, 2 or 4 byte pattern to checked device memory.
+/// Writes `count` copies of a pattern of 1, 2 or 4 bytes to checked device memory.
 pub fn set(dst: u64, pattern: Pattern, count: u64) {
     let count = count as usize;
     // SAFETY: the range was checked; `cuMemset` refuses addresses that the pattern does not divide.

@@ -1,4 +1,4 @@
-//! Arrays, and the descriptions that textures and surfaces were made from.
+//! Arrays, and the descriptions from which textures and surfaces were created.
 
 use crate::engine::Texels;
 use crate::ffi::R;
@@ -20,16 +20,16 @@ pub struct Described {
     pub id: usize,
     pub context: usize,
     pub resource: CUDA_RESOURCE_DESC,
-    /// `None` for a surface.
+    /// The sampling parameters, or `None` for a surface.
     pub sampling: Option<CUDA_TEXTURE_DESC>,
     pub view: Option<CUDA_RESOURCE_VIEW_DESC>,
 }
 
 impl Array {
-    /// Returns one end of a copy of `extent`, which begins at the bytes, rows and slices `at`.
+    /// Returns one end of a copy of size `extent`. `at` is its start: the offset in bytes, the row and the slice.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` outside the array.
+    /// `CUDA_ERROR_INVALID_VALUE` if the copy is not inside the array.
     pub fn end(&self, at: [u64; 3], extent: Extent) -> R<End> {
         self.shape.check_box(at, [extent.width, extent.height, extent.depth])?;
         let slice = self.slice();
@@ -37,10 +37,10 @@ impl Array {
         Ok(End { place: Place::Device, address, pitch: self.pitch, slice })
     }
 
-    /// Returns the end of a copy that counts bytes from the start of the array, and the extent of the copy.
+    /// Returns one end of a copy of `bytes` bytes from an offset in bytes, and the extent of the copy.
     ///
     /// # Errors
-    /// As [`Shape::stretch`].
+    /// The errors of [`Shape::stretch`].
     pub fn stretch(&self, offset: u64, bytes: u64) -> R<(End, Extent)> {
         let (at, [width, height, depth]) = self.shape.stretch(offset, bytes)?;
         let extent = Extent { width, height, depth };
@@ -60,7 +60,7 @@ impl Array {
 
 impl Array {
     /// # Errors
-    /// As [`CUDA_RESOURCE_VIEW_DESC::read`].
+    /// The errors of [`CUDA_RESOURCE_VIEW_DESC::read`].
     pub fn seen_as(&self, view: &CUDA_RESOURCE_VIEW_DESC) -> R<Texels> {
         let (View { texel, first_layer, depth }, whole) = (view.read(&self.shape)?, self.texels());
         let [width, height, _] = whole.sides;

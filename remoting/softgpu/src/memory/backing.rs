@@ -1,4 +1,4 @@
-//! Physical memory that does not belong to one place: a file without a name, which other processes can map, too.
+//! Physical memory without a fixed address. It is a file without a name, which other processes can map too.
 
 use crate::ffi::R;
 use crate::memory::arena::{self, PAGE};
@@ -10,18 +10,18 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::io::{Errno, pread, pwrite};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Memory that can be mapped at several places in turn, also in other processes, and keeps its contents. A label after
-/// the memory in its file names the owner.
+/// Memory that can be mapped at different addresses, also in other processes, and keeps its contents. A label behind
+/// the memory in the file names the owner.
 pub enum Backing {
     Own(OwnedFd),
-    /// A part of the file that plays the devices' memory. No other process can have it.
+    /// A part of the file that holds all devices' memory in tests. Other processes cannot use this part.
     Part(Taken),
 }
 
-/// The bytes that are copied at a time.
+/// The number of bytes that are copied at a time.
 const PIECE: u64 = 1 << 20;
 
-/// The last bytes of a `Backing`'s file.
+/// The label at the end of a `Backing`'s file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Label {
     device: CUuuid,
@@ -51,13 +51,13 @@ impl Backing {
         Ok(Backing::Own(file))
     }
 
-    /// A file whose size may change would end any process that has it mapped.
+    /// The seals that fix the file's size. If the size could change, a process that maps the file could crash.
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-    /// Imports memory that another process exported; also returns its length.
+    /// Imports memory that another process exported. Also returns its length in bytes.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a file that is not a whole `Backing` of this device.
+    /// `CUDA_ERROR_INVALID_VALUE` if the file is not a complete `Backing` of this device.
     pub fn import(file: BorrowedFd<'_>, device: CUuuid) -> R<(Backing, u64)> {
         let invalid = |_| CUDA_ERROR_INVALID_VALUE;
         let sealed = fcntl_get_seals(file).map_err(invalid)?.contains(Backing::SEALS);
@@ -72,7 +72,7 @@ impl Backing {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_NOT_SUPPORTED` for a part of a file.
+    /// `CUDA_ERROR_NOT_SUPPORTED` for memory that is part of a file.
     pub fn file(&self) -> R<BorrowedFd<'_>> {
         match self {
             Backing::Own(file) => Ok(file.as_fd()),
@@ -80,20 +80,20 @@ impl Backing {
         }
     }
 
-    /// A descriptor that another process can import.
+    /// Returns a file descriptor that another process can import.
     pub fn export(&self) -> R<OwnedFd> {
         self.file()?.try_clone_to_owned().map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Takes over what is at `[at, at + len)` of the arena, a range as long as the memory, and shows itself there.
-    /// Nothing writes to it meanwhile.
+    /// Copies the contents of `[at, at + len)` in the arena, and then maps itself there. `len` is the length of the
+    /// memory. Nothing may write to the range during this call.
     pub fn take_over(&self, at: u64, len: u64) -> R {
         let file = self.file()?;
         let mut piece = vec![0u8; len.min(PIECE) as usize];
         for offset in (0..len).step_by(PIECE as usize) {
             let bytes = &mut piece[..(len - offset).min(PIECE) as usize];
             arena::copy(bytes.as_mut_ptr().expose_provenance() as u64, at + offset, bytes.len() as u64);
-            // A new file has zeros without holding memory for them.
+            // The new file is all zeros without using memory, so pieces of zeros are not written.
             let written =
                 if bytes.iter().any(|&byte| byte != 0) { pwrite(file, bytes, offset) } else { Ok(bytes.len()) };
             if written.map_err(no_memory)? != bytes.len() {
@@ -103,7 +103,7 @@ impl Backing {
         self.map(at, len, 0)
     }
 
-    /// Shows the memory from `offset` on at `[at, at + len)`, a page-aligned range of the arena.
+    /// Maps the memory from `offset` on at `[at, at + len)`, a page-aligned range of the arena.
     pub fn map(&self, at: u64, len: u64, offset: u64) -> R {
         match self {
             Backing::Own(file) => arena::show(at, len, file.as_fd(), offset),

@@ -1,4 +1,4 @@
-//! Copies and fills: what they touch, and whether they may.
+//! Copies and fills: the ranges that they access, and checks of these ranges.
 
 use crate::check::{self, Operation};
 use crate::engine::watch::{Access, Watch};
@@ -7,16 +7,17 @@ use crate::memory::allocations::{Kind, Memory};
 use crate::memory::arena::{self, Pattern};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 
-/// The kind of memory that the called function states for an address.
+/// The kind of memory that a copy function states for an address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     Host,
     Device,
-    /// The address itself decides.
+    /// The address determines the kind of memory.
     Unified,
 }
 
-/// One end of a copy: rows of bytes, `pitch` apart, in slices that are `slice` apart.
+/// One end of a copy: rows of bytes. `pitch` is the distance between rows and `slice` the distance between slices, in
+/// bytes.
 #[derive(Clone, Copy)]
 pub struct End {
     pub place: Place,
@@ -60,12 +61,12 @@ impl Extent {
     }
 }
 
-/// The location of an end, after the address has been looked up.
+/// The kind of memory at one end of a copy, found from the address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     Device,
     Pinned,
-    /// Memory the driver knows nothing about; it may be gone or changed after the call.
+    /// Memory that the driver does not know. The program may free or change it after the call.
     Pageable,
 }
 
@@ -76,7 +77,7 @@ pub struct Copy {
     pub extent: Extent,
 }
 
-/// The bytes from the first to the last that rows of an extent touch.
+/// Returns the number of bytes from the first byte to the last byte that the copy accesses, or `None` if it overflows.
 fn span(end: &End, extent: Extent) -> Option<u64> {
     let rows = end.pitch.checked_mul(extent.height - 1)?;
     end.slice.checked_mul(extent.depth - 1)?.checked_add(rows)?.checked_add(extent.width)
@@ -91,11 +92,11 @@ pub fn locate(memory: &Memory, end: &End, extent: Extent) -> R<Found> {
     }
     let known = memory.find(end.address);
     match (&known, end.place) {
-        // Under unified addressing the address decides, also where a function speaks of the host.
+        // With unified addressing the address determines the kind, even if the function names host memory.
         (Some(allocation), _) => match memory.is_valid(end.address, len) {
             true if allocation.kind.is_host() => Ok(Found::Pinned),
             true => Ok(Found::Device),
-            // A host range may reach beyond its registered part.
+            // A range of host memory may be longer than its registered part.
             false if matches!(allocation.kind, Kind::Registered { .. }) && end.place != Place::Device => {
                 Ok(Found::Pageable)
             }
@@ -108,7 +109,7 @@ pub fn locate(memory: &Memory, end: &End, extent: Extent) -> R<Found> {
 }
 
 impl Copy {
-    /// Copies, or on a null GPU forgets what the target held.
+    /// Does the copy. If `forgets` is set, a null GPU discards the destination's contents instead.
     pub fn run(&self, forgets: bool) {
         if forgets { self.forget_target() } else { self.execute() }
     }
@@ -135,7 +136,7 @@ impl Copy {
     fn forget_target(&self) {
         let Extent { width, height, depth } = self.extent;
         let dst = &self.dst;
-        // Rows without gaps are one range; a system call for each row would take long.
+        // Copy rows without gaps as one range, because a system call for each row would be slow.
         if (height == 1 || dst.pitch == width) && (depth == 1 || dst.slice == width * height) {
             return arena::forget(dst.address, width * height * depth);
         }
@@ -144,7 +145,7 @@ impl Copy {
         }
     }
 
-    /// Returns the same copy from a packed private copy of the source.
+    /// Copies the source to a private buffer. Returns the same copy from that buffer, and the buffer.
     pub fn stage(self) -> R<(Copy, Vec<u8>)> {
         let Extent { width, height, .. } = self.extent;
         let size = self.extent.bytes().ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -156,18 +157,18 @@ impl Copy {
     }
 }
 
-/// Rows that get a pattern.
+/// A fill: rows that get a pattern.
 #[derive(Clone, Copy)]
 pub struct Fill {
     pub address: u64,
     pub pitch: u64,
     pub pattern: Pattern,
-    /// Elements of a row.
+    /// The number of elements in a row.
     pub width: u64,
     pub height: u64,
-    /// On a null GPU, a range that is not kept.
+    /// Whether a null GPU discards the range instead of writing it.
     pub forgets: bool,
-    /// Zeros that are worth a look at which pages there are.
+    /// Whether this is a large fill with zeros that overwrites only resident pages.
     pub clears: bool,
 }
 

@@ -1,6 +1,6 @@
-//! A file that plays the devices' physical memory, for tests: what one process leaves there, the next one finds.
+//! A file that holds the devices' physical memory, for tests. A process finds the data that an earlier process left.
 //!
-//! A range in use is locked in the file. The kernel drops a process's locks with the process, however it ends.
+//! A used range is locked in the file. The kernel removes a process's locks when the process ends for any reason.
 
 use crate::ffi::R;
 use crate::memory::arena::GRANULARITY;
@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub struct Frames {
     file: OwnedFd,
-    /// The bytes of each device.
+    /// The number of bytes of each device.
     bytes: u64,
-    /// The ranges of this process: the kernel would give it the same range twice.
+    /// The ranges that this process uses. The kernel's lock alone would allow the process to take a range twice.
     ours: Mutex<Vec<(u64, u64)>>,
 }
 
-/// A range that no other process has until this is dropped.
+/// A range that no other process can take until this value is dropped.
 pub struct Taken {
     frames: Arc<Frames>,
     pub at: u64,
@@ -27,7 +27,8 @@ pub struct Taken {
 }
 
 impl Frames {
-    /// The file at `path`, made if it is missing, with room for `devices` of `bytes`. What it holds stays.
+    /// Opens the file at `path`, or creates it with room for `devices` devices of `bytes` bytes. Existing contents
+    /// stay.
     pub fn open(path: &Path, bytes: u64, devices: usize) -> R<Arc<Frames>> {
         let no_memory = |_| CUDA_ERROR_OUT_OF_MEMORY;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
@@ -90,7 +91,7 @@ mod tests {
     #[test]
     fn a_range_has_one_owner_at_a_time_in_all_processes() {
         let path = std::env::temp_dir().join(format!("remotegpu-frames-{}", std::process::id()));
-        // For its locks, two openings of a file are like two processes.
+        // Two open descriptions of one file have separate locks, as two processes do.
         let [one, other] = [(); 2].map(|()| Frames::open(&path, 3 * GRANULARITY, 2).expect("a file"));
         let [a, b] = [&one, &other].map(|frames| frames.take(0, GRANULARITY).expect("room"));
         let c = one.take(0, GRANULARITY).expect("room");

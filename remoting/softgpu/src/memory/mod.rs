@@ -1,10 +1,10 @@
-//! Memory: the addresses, the bytes behind them, and the allocations there.
+//! Memory: addresses, the bytes behind them, and the allocations.
 //!
-//! `arena` and `ranges` are the addresses, `backing`, `frames` and `physical` the bytes; `allocations` is the table of
-//! all allocations, also of the program's own memory (`registered`), and `peers` says which devices reach it. `pool`
-//! is memory in stream order, `process_handle` and `shared_memory` is memory that processes give each other, `arrays`
-//! and `tensor_map` are forms of it, and `copy` says what copies and fills touch. Called by `driver`, which decides
-//! when, and by `streams`. It knows nothing of kernels, streams and contexts.
+//! `arena` and `ranges` manage addresses, and `backing`, `frames` and `physical` hold bytes. `allocations` is the table
+//! of all allocations, which includes the program's own memory (`registered`), and `peers` lists the devices that can
+//! access it. `pool` is stream-ordered memory, and `process_handle` and `shared_memory` are for memory that processes
+//! share. `arrays` and `tensor_map` are forms of memory, and `copy` does copies and fills. `driver` and `streams` call
+//! this module. It does not use kernels, streams or contexts.
 
 pub mod allocations;
 pub mod arena;

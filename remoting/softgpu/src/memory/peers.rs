@@ -1,11 +1,11 @@
-//! Devices that reach the memory of others, as contexts enabled it.
+//! The access of devices to the memory of other devices, which contexts enable.
 
 use crate::ffi::R;
 use crate::memory::allocations::{Allocation, Kind, Memory};
 use driverapi::errors::*;
 use std::sync::{PoisonError, RwLockWriteGuard};
 
-/// A context that reaches what another one's device has.
+/// The access of one context to the memory of another context's device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     pub context: usize,
@@ -25,7 +25,7 @@ impl Memory {
         self.peers.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes memory that a device may touch valid there.
+    /// Makes an allocation accessible to each peer of its device.
     pub fn show_to_peers(&self, peers: &[Peer], allocation: &Allocation) {
         for peer in peers.iter().filter(|peer| peer.reaches(allocation)) {
             self.devices[peer.device].map.insert(allocation.base, allocation.len);
@@ -44,8 +44,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Removes the peers that `gone` selects; memory that no other context of the device reaches is invalid there from
-    /// now on.
+    /// Removes the peers that `gone` selects. A device loses the access to memory if no other context of the device has
+    /// access.
     pub fn remove_peers(&self, gone: impl Fn(&Peer) -> bool) -> R {
         let mut peers = self.write_peers();
         let (ended, left): (Vec<_>, Vec<_>) = peers.iter().copied().partition(gone);

@@ -1,4 +1,4 @@
-//! Stream-ordered memory pools. A pool keeps no memory for itself: what is freed goes back to the device at once.
+//! Stream-ordered memory pools. A pool returns freed memory to the device at once.
 
 use crate::ffi::R;
 use crate::memory::allocations::Allocation;
@@ -13,9 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Pool {
     pub id: usize,
     pub device: usize,
-    /// 0 for no limit of its own.
+    /// The maximum number of bytes of the pool, or 0 for no limit.
     pub max_bytes: u64,
-    /// Set once `cuMemPoolDestroy` was called; the pool goes when its last allocation does.
+    /// Whether `cuMemPoolDestroy` was called. The pool is removed when its last allocation is freed.
     pub destroyed: AtomicBool,
     usage: Mutex<Usage>,
     settings: Mutex<HashMap<u32, u64>>,
@@ -45,14 +45,14 @@ impl Pool {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Attributes a program may set and read back.
+    /// Returns the attributes that a program may set and read.
     pub fn settings(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the pool may give memory that one stream freed to another one, and order that itself. It may unless a
-    /// program switches both ways off: <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html>,
-    /// `CUmemPool_attribute`.
+    /// Whether the pool may give memory that one stream freed to another stream, and order the two streams itself. This
+    /// holds unless a program disables both ways of reuse:
+    /// <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html>, `CUmemPool_attribute`.
     pub fn orders_reuse(&self) -> bool {
         let settings = self.settings();
         [CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES]
@@ -60,12 +60,12 @@ impl Pool {
             .any(|way| settings.get(way).is_none_or(|&on| on != 0))
     }
 
-    /// The other devices that reach its memory.
+    /// Returns the other devices that can access the pool's memory.
     pub fn peers(&self) -> MutexGuard<'_, BTreeSet<usize>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts memory that `allocate` then gets, if it does.
+    /// Calls `allocate` and counts `bytes` if it succeeds. Fails if the pool's limit would be exceeded.
     pub fn add<T>(&self, bytes: u64, allocate: impl FnOnce() -> R<T>) -> R<T> {
         let mut usage = self.usage();
         let used = usage.used.checked_add(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
@@ -77,7 +77,7 @@ impl Pool {
         Ok(got)
     }
 
-    /// Gives back what `release` frees. Counted under the same lock, so that the two never disagree.
+    /// Calls `release` and subtracts the freed memory. The lock is held during both, so the count always matches.
     pub fn remove(&self, release: impl FnOnce() -> R<Allocation>) -> R {
         let mut usage = self.usage();
         usage.used = usage.used.saturating_sub(release()?.len);

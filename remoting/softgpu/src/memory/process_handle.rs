@@ -1,5 +1,5 @@
-//! Handles that a process gives another one on this machine by `cuIpc*`: 64 bytes that name a file which it has open.
-//! As in CUDA the process must still be there when the other one opens the handle.
+//! Handles that one process gives another on this machine by `cuIpc*`: 64 bytes that name a file which the process has
+//! open. As in CUDA, that process must still exist when the other one opens the handle.
 
 use crate::ffi::R;
 use driverapi::errors::CUDA_ERROR_INVALID_HANDLE;
@@ -29,9 +29,9 @@ pub struct ProcessHandle {
     pub device: CUuuid,
     pub process: u32,
     file: u32,
-    /// Tells the file from another one that took its number.
+    /// The file's inode number. It shows whether the descriptor's number was reused for another file.
     pub inode: u64,
-    /// The bytes of memory.
+    /// The length of the memory in bytes.
     pub len: u64,
 }
 
@@ -54,7 +54,7 @@ impl ProcessHandle {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_HANDLE` for other bytes.
+    /// `CUDA_ERROR_INVALID_HANDLE` if the bytes are not a handle of this kind.
     pub fn decode(kind: Kind, bytes: &[u8; 64]) -> R<ProcessHandle> {
         let decoded = || {
             let (magic, rest) = bytes.split_first_chunk()?;
@@ -78,7 +78,7 @@ impl ProcessHandle {
     /// Opens the other process's file.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_HANDLE` if that process has it no more, or is another user's.
+    /// `CUDA_ERROR_INVALID_HANDLE` if that process no longer has the file open, or belongs to another user.
     pub fn open(&self) -> R<File> {
         let path = format!("/proc/{}/fd/{}", self.process, self.file);
         let file = File::options().read(true).write(true).open(path).map_err(|_| CUDA_ERROR_INVALID_HANDLE)?;
@@ -87,7 +87,7 @@ impl ProcessHandle {
     }
 }
 
-/// Whether a process has ended, even if its parent has not waited for it.
+/// Whether a process has ended. A process for which its parent has not yet waited counts as ended.
 pub fn has_ended(process: u32) -> bool {
     let state = |stat: String| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     let state = std::fs::read_to_string(format!("/proc/{process}/stat")).ok().and_then(state);

@@ -1,4 +1,4 @@
-//! Free parts of an address range. Pure arithmetic; first fit, neighbours are joined.
+//! The free parts of an address range. It takes the first part that fits, and joins adjacent free parts.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ impl Ranges {
         Self { free: BTreeMap::from([(base, len)]) }
     }
 
-    /// The lowest free place of `len` bytes at a multiple of `align`.
+    /// Takes the lowest free range of `len` bytes at a multiple of `align`.
     pub fn take(&mut self, len: u64, align: u64) -> Option<u64> {
         let (base, at) = self.free.iter().find_map(|(&base, &size)| {
             let at = base.checked_next_multiple_of(align)?;
@@ -21,7 +21,7 @@ impl Ranges {
         Some(at)
     }
 
-    /// Exactly `[at, at + len)`, if that is free.
+    /// Takes exactly `[at, at + len)`. Returns whether the range was free.
     pub fn take_at(&mut self, at: u64, len: u64) -> bool {
         let Some((&base, &size)) = self.free.range(..=at).next_back() else { return false };
         let fits = (at - base).checked_add(len).is_some_and(|needed| needed <= size);

@@ -1,6 +1,6 @@
-//! Memory of the program that kernels and copies reach: what it registered. It may unmap or protect that while they are
-//! under way. A GPU continues with the pages that it has; here the thread that computes gets pages in place of those
-//! that are gone. A thread of the program that reads such memory crashes as it would without CUDA.
+//! Registered memory of the program, which kernels and copies access. The program may unmap or protect it while they
+//! run. A GPU then still uses the old pages. Here, a thread that computes gets new pages in place of the missing ones.
+//! A thread of the program that reads such memory crashes, as it would without CUDA.
 
 use crate::engine::computes;
 use crate::memory::arena::PAGE;
@@ -9,10 +9,10 @@ use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// One registration. It is never taken out of the list, which a signal handler reads; a free one is used again.
+/// A registration. It is never removed from the list, because a signal handler reads the list. A free entry is reused.
 struct Range {
     base: AtomicU64,
-    /// 0 where it is free.
+    /// The length in bytes, or 0 if the entry is free.
     len: AtomicU64,
     next: *const Range,
 }
@@ -20,12 +20,12 @@ struct Range {
 static FIRST: AtomicPtr<Range> = AtomicPtr::new(ptr::null_mut());
 
 fn ranges() -> impl Iterator<Item = &'static Range> {
-    // SAFETY: what is in the list stays there, and is only changed by atomics.
+    // SAFETY: entries are never removed from the list, and are only changed by atomics.
     let each = |range: *const Range| unsafe { range.as_ref() };
     std::iter::successors(each(FIRST.load(Ordering::Acquire)), move |range| each(range.next))
 }
 
-/// Notes memory that the program has registered. Called under one lock, as [`forget`] is.
+/// Adds memory that the program has registered. The caller holds the same lock as for [`forget`].
 pub fn note(base: u64, len: u64) {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(install);
@@ -54,7 +54,7 @@ fn is_registered(address: u64) -> bool {
     })
 }
 
-/// The handler before this one; null where there was none.
+/// The signal handler that was installed before this one, or null.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 fn install() {
@@ -70,15 +70,15 @@ fn install() {
     }
 }
 
-/// Uses atomics and system calls only.
+/// Handles SIGSEGV. It uses only atomics and system calls, as a signal handler must.
 extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a siginfo; for SIGSEGV it has an address.
     let (address, code) = unsafe { ((*info).si_addr() as u64, (*info).si_code) };
     if is_registered(address) && computes() && put_back(address / PAGE * PAGE, code) {
         return;
     }
-    // SAFETY: `install` has stored it before this can run. A handler is called as the kernel would; without one the
-    // fault happens again, and ends the process.
+    // SAFETY: `install` has stored the earlier action before this handler can run. An earlier handler is called as the
+    // kernel would call it. Without one, the fault happens again and ends the process.
     unsafe {
         let before = &*BEFORE.load(Ordering::Acquire);
         match before.sa_sigaction {
@@ -98,7 +98,8 @@ extern "C" fn fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
     }
 }
 
-/// Makes a page there that can be read and written: a new one where nothing is mapped, else the one that is protected.
+/// Makes a page readable and writable. A missing page is replaced by a new one, and a protected page gets new
+/// permissions.
 fn put_back(page: u64, code: libc::c_int) -> bool {
     const NOT_MAPPED: libc::c_int = 1;
     let (at, access) = (ptr::with_exposed_provenance_mut(page as usize), libc::PROT_READ | libc::PROT_WRITE);
@@ -107,7 +108,7 @@ fn put_back(page: u64, code: libc::c_int) -> bool {
         return unsafe { libc::mprotect(at, PAGE as usize, access) } == 0;
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: replaces no mapping. Another thread may have made one meanwhile, which does as well.
+    // SAFETY: replaces no mapping. If another thread has mapped the page meanwhile, that mapping is used.
     let made = unsafe { libc::mmap(at, PAGE as usize, access, flags, -1, 0) };
     made == at || made == libc::MAP_FAILED && std::io::Error::last_os_error().raw_os_error() == Some(libc::EEXIST)
 }

@@ -1,5 +1,5 @@
-//! Tensor maps: CUDA's rules for their arguments, and a form of this driver's own. No kernel can use one here: PTX that
-//! does is refused by the name of its instruction.
+//! Tensor maps: CUDA's rules for their arguments, and an encoded form that is private to this driver. Kernels cannot
+//! use tensor maps. PTX that does is refused, and the error names the instruction.
 //!
 //! Rules: <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html>.
 
@@ -11,7 +11,7 @@ const MOST_DIMENSIONS: usize = 5;
 const ALIGN8B_16U4: u32 = 13;
 const ALIGN16B_16U4: u32 = 14;
 const ALIGN16B_16U6: u32 = 15;
-/// Bits of an element of each `CUtensorMapDataType`.
+/// The number of bits in an element of each `CUtensorMapDataType`.
 const BITS: [u64; 16] = [8, 16, 32, 32, 64, 64, 16, 32, 64, 16, 32, 32, 32, 4, 4, 6];
 const FLOATING: std::ops::RangeInclusive<u32> = 6..=12;
 
@@ -19,11 +19,11 @@ const INTERLEAVE_NONE: u32 = 0;
 const INTERLEAVE_32B: u32 = 2;
 const SWIZZLE_NONE: u32 = 0;
 const SWIZZLE_32B: u32 = 1;
-/// Bytes that each `CUtensorMapSwizzle` shuffles among themselves.
+/// The number of bytes in each group that a `CUtensorMapSwizzle` permutes.
 const SWIZZLE_SPAN: [u64; 7] = [u64::MAX, 32, 64, 128, 128, 128, 128];
 const WIDE_MODE_W128: u32 = 1;
 
-/// The description of the tensor, common to all kinds of map.
+/// The description of a tensor, which all kinds of map have.
 #[derive(Clone)]
 pub struct Tensor {
     pub kind: u32,
@@ -37,7 +37,7 @@ pub struct Tensor {
     pub fill: u32,
 }
 
-/// The part of the tensor that a kernel gets at a time.
+/// The part of a tensor that a kernel loads at a time.
 #[derive(Clone)]
 pub enum Form {
     Tiled { sizes: Vec<u32> },
@@ -54,7 +54,7 @@ fn is_packed_to_16(kind: u32) -> bool {
 }
 
 impl Tensor {
-    /// The alignment of addresses and strides.
+    /// Returns the alignment of addresses and strides in bytes.
     fn alignment(&self) -> u64 {
         if self.interleave == INTERLEAVE_32B || is_packed_to_16(self.kind) { 32 } else { 16 }
     }
@@ -79,7 +79,7 @@ impl Tensor {
         require(self.fill == 0 || FLOATING.contains(&self.kind))
     }
 
-    /// The first dimension of what a kernel gets, in elements: as long as the swizzle allows.
+    /// Checks the innermost dimension of the loaded part, in elements. It must not be longer than the swizzle allows.
     fn check_inner(&self, elements: u32) -> R {
         let bits = u64::from(elements) * BITS[self.kind as usize];
         let swizzled = self.interleave == INTERLEAVE_NONE && self.swizzle != SWIZZLE_NONE;
@@ -103,7 +103,7 @@ impl Tensor {
         self.check_inner(sizes[0])
     }
 
-    /// `lower` and `upper` are offsets from the two ends of the tensor's dimensions.
+    /// Checks an im2col map. `lower` and `upper` are offsets from the two ends of each spatial dimension.
     fn check_im2col(&self, lower: &[i32], upper: &[i32], channels: u32, pixels: u32) -> R {
         let offsets = match self.sizes.len() {
             3 => -32768..=32767,
@@ -112,7 +112,7 @@ impl Tensor {
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         require(lower.iter().chain(upper).all(|offset| offsets.contains(offset)))?;
-        // With more dimensions than one CUDA's text leaves open which offset belongs to which.
+        // With more than one dimension, CUDA's documentation does not say which offset belongs to which dimension.
         if let ([lower], [upper]) = (lower, upper) {
             self.check_width(*lower, *upper)?;
         }
@@ -141,7 +141,7 @@ impl Tensor {
     }
 }
 
-/// Marks the words as a map of this form.
+/// The bytes that mark a map of this driver.
 const MAGIC: [u8; 4] = *b"RGTM";
 const FORM: usize = 4;
 const ALIGNMENT: usize = 5;
@@ -149,7 +149,7 @@ const ADDRESS: std::ops::Range<usize> = 8..16;
 const REST: usize = 16;
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for what CUDA does not allow.
+/// `CUDA_ERROR_INVALID_VALUE` if the tensor or the form breaks one of CUDA's rules.
 pub fn encode(tensor: &Tensor, form: &Form) -> R<CUtensorMap> {
     tensor.check()?;
     let mut fields = vec![tensor.sizes.len() as u8];
@@ -193,7 +193,7 @@ fn of_bytes(bytes: &[u8; 128]) -> CUtensorMap {
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for what is no map of ours, or an address that is not aligned as the map needs.
+/// `CUDA_ERROR_INVALID_VALUE` if the map is not one of this driver, or if the address is not aligned as the map needs.
 pub fn replace_address(map: &CUtensorMap, address: u64) -> R<CUtensorMap> {
     check(map)?;
     let alignment = map.opaque[0].to_le_bytes()[ALIGNMENT];
@@ -204,7 +204,7 @@ pub fn replace_address(map: &CUtensorMap, address: u64) -> R<CUtensorMap> {
 }
 
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for what is no map of ours.
+/// `CUDA_ERROR_INVALID_VALUE` if the map is not one of this driver.
 pub fn check(map: &CUtensorMap) -> R {
     require(map.opaque[0].to_le_bytes()[..FORM] == MAGIC)
 }
@@ -213,7 +213,7 @@ pub fn check(map: &CUtensorMap) -> R {
 mod tests {
     use super::*;
 
-    /// A matrix of 64 rows of 256 bytes, of which a kernel gets 16 by 8 elements.
+    /// Returns a matrix of 64 rows of 256 bytes, and a box of 16 by 8 elements.
     fn matrix() -> (Tensor, Vec<u32>) {
         let tensor = Tensor {
             kind: 7,

@@ -1,4 +1,4 @@
-//! Writes to device memory, as the kernel notes them: for a worker, which reports changes to its client.
+//! Tracking of writes to device memory by the kernel. A worker uses it to report changes to its client.
 
 use crate::ffi::R;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OPERATING_SYSTEM};
@@ -9,22 +9,23 @@ use std::sync::OnceLock;
 
 static NOTES: OnceLock<Notes> = OnceLock::new();
 
-/// Lets the kernel note writes. `pagemap`: a descriptor of `driverapi::written::PAGEMAP`.
+/// Starts to track writes. `pagemap` is a descriptor of `driverapi::written::PAGEMAP`.
 ///
 /// # Errors
-/// `CUDA_ERROR_OPERATING_SYSTEM` if it cannot.
+/// `CUDA_ERROR_OPERATING_SYSTEM` if the kernel does not support this.
 pub fn follow(pagemap: OwnedFd) -> R {
     let notes = Notes::with(pagemap).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
-    // The descriptor of an earlier call serves as well.
+    // If an earlier call has set a descriptor, that one stays in use.
     let _ = NOTES.set(notes);
     Ok(())
 }
 
-/// Returns the parts of whole pages of the arena that were written since the last call, in order: all of them at first,
-/// and where they were mapped again.
+/// Returns the pages that were written since the last call, in ascending order. The parts consist of whole pages of the
+/// arena. In the first call, and after a range was mapped again, all its pages count as written.
 ///
 /// # Errors
-/// `CUDA_ERROR_OPERATING_SYSTEM` if it is not known.
+/// `CUDA_ERROR_INVALID_VALUE` unless `pages` consists of whole pages, `CUDA_ERROR_OPERATING_SYSTEM` if the writes are
+/// not known.
 pub fn taken(pages: Range<usize>) -> R<Vec<Range<usize>>> {
     if pages.is_empty() || !pages.start.is_multiple_of(PAGE) || !pages.end.is_multiple_of(PAGE) {
         return Err(CUDA_ERROR_INVALID_VALUE);
@@ -37,7 +38,7 @@ pub fn taken(pages: Range<usize>) -> R<Vec<Range<usize>>> {
     anew.map(|_| vec![pages]).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)
 }
 
-/// Notes that a hole was made in the file behind these pages, which the kernel does not note.
+/// Records that a hole was punched in the file behind these pages. The kernel does not track that.
 pub fn emptied(pages: Range<usize>) {
     if let Some(notes) = NOTES.get() {
         notes.unregister(&pages);

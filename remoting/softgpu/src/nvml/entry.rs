@@ -1,4 +1,4 @@
-//! The form of an entry point of NVML: how it takes a device and gives an answer.
+//! The form of an entry point of NVML: how it looks up a device and stores a result.
 
 use super::hardware::{self, Card};
 use crate::ffi::Out;
@@ -8,10 +8,10 @@ use std::ffi::{c_char, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The error is the `nvmlReturn_t` that the program sees.
+/// The result of a function behind an entry point. The error is the `nvmlReturn_t` that the program receives.
 pub type N<T = ()> = Result<T, nvmlReturn_t>;
 
-/// The number of initialisations of NVML that no shutdown has undone.
+/// The number of initialisations of NVML minus the number of shutdowns.
 pub static USERS: AtomicUsize = AtomicUsize::new(0);
 
 macro_rules! nvml_entry_points {
@@ -72,7 +72,7 @@ pub fn put_text(out: Out<c_char>, text: &str, size: c_uint) -> N {
     out.set_text(text, size as usize).map_err(|_| NVML_ERROR_INVALID_ARGUMENT)
 }
 
-/// Answers a query that exists for every device and that no CPU can answer.
+/// Refuses a query that exists for every device but has no meaning for a CPU.
 pub fn no_answer(device: nvmlDevice_t) -> N {
     card(device)?;
     Err(NVML_ERROR_NOT_SUPPORTED)

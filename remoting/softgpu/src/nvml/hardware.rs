@@ -1,4 +1,4 @@
-//! The devices as NVML sees them, and what this process does with them.
+//! The devices as NVML shows them, and how this process uses them.
 
 use crate::driver;
 use crate::process::config::{PciId, uuid_text};
@@ -7,7 +7,7 @@ use driverapi::nvml::nvmlDevice_t;
 use driverapi::types::CUuuid;
 use std::ptr;
 
-/// Device handles are this plus 16 times the index: no address of anything.
+/// The base of device handles. A handle is this number plus 16 times the index, and not an address.
 const HANDLES: usize = 0x6e76_0000_0000;
 
 pub struct Card {
@@ -41,7 +41,7 @@ impl Card {
         format!("{:08X}:{:02X}:{:02X}.0", self.pci.domain, self.pci.bus, self.pci.device)
     }
 
-    /// Memory that this process uses on the device; no other process's can be seen.
+    /// Returns the bytes that this process uses on the device. The memory of other processes is not visible.
     pub fn used(&self) -> u64 {
         self.device().map_or(0, |device| device.memory - device.free_bytes())
     }
@@ -57,7 +57,7 @@ impl Card {
         driver.devices.iter().find(|device| device.uuid == self.uuid).map(AsRef::as_ref)
     }
 
-    /// Whether a kernel of this process runs on the device now.
+    /// Whether a kernel of this process is running on the device.
     pub fn is_busy(&self) -> bool {
         self.device().is_some_and(|device| device.running.load(std::sync::atomic::Ordering::Relaxed) > 0)
     }

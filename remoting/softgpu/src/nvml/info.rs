@@ -1,4 +1,4 @@
-//! Properties and present state of devices.
+//! The properties and the present state of devices.
 
 use super::entry::{N, card, no_answer, nvml_entry_points, put, put_text};
 use super::hardware::Card;
@@ -7,7 +7,7 @@ use crate::process::model::*;
 use driverapi::nvml::*;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
-/// One utilisation sample covers this many microseconds: the moment of the question.
+/// The duration of a utilisation sample in microseconds. A sample is taken at the moment of the query.
 const SAMPLE_MICROS: c_uint = 1;
 
 fn mhz(model: &Model, clock: nvmlClockType_t) -> N<c_uint> {
@@ -40,7 +40,8 @@ pub(super) fn pci_info(card: &Card) -> nvmlPciInfo_t {
     }
 }
 
-/// The calling process, if it uses the device: `count` says how many fit and takes how many there are.
+/// Stores the calling process if it uses the device. `count` holds the capacity of `out`, and receives the number of
+/// processes.
 fn processes<T>(device: nvmlDevice_t, count: Out<c_uint>, out: Out<T>, entry: impl Fn(c_uint, u64) -> T) -> N {
     let card = card(device)?;
     let room = count.get().map_err(|_| NVML_ERROR_INVALID_ARGUMENT)?;
@@ -63,7 +64,7 @@ fn with_instances(pid: c_uint, used: u64) -> nvmlProcessInfo_t {
     }
 }
 
-/// Answers with an empty list: there is no graphics here.
+/// Stores an empty list, because there are no graphics processes.
 fn no_processes(device: nvmlDevice_t, count: Out<c_uint>) -> N {
     card(device)?;
     put(count, 0)
@@ -122,7 +123,7 @@ nvml_entry_points! {
         put(bits, card(device)?.model.memory_bus_bits)
     }
 
-    /// Busy or not at this moment, in this process.
+    /// Stores the utilisation: 100 if a kernel of this process is running now, else 0.
     fn nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, rates: Out<nvmlUtilization_t>) {
         let gpu = if card(device)?.is_busy() { 100 } else { 0 };
         put(rates, nvmlUtilization_t { gpu, memory: 0 })
@@ -245,7 +246,7 @@ nvml_entry_points! {
         no_answer(device)
     }
 
-    /// Answers the same as `CU_DEVICE_ATTRIBUTE_ECC_ENABLED`.
+    /// Stores the same value as `CU_DEVICE_ATTRIBUTE_ECC_ENABLED`.
     fn nvmlDeviceGetEccMode(
         device: nvmlDevice_t, current: Out<nvmlEnableState_t>, pending: Out<nvmlEnableState_t>,
     ) {

@@ -1,4 +1,4 @@
-//! The connections of a device: an imaginary slot, and no link to any other (`driverapi::nvml_links`).
+//! The connections of a device: an imaginary PCI Express slot, and no link to another device (`driverapi::nvml_links`).
 
 use super::entry::{N, card, nvml_entry_points, put};
 use super::info::pci_info;
@@ -13,7 +13,7 @@ fn are_same(one: nvmlDevice_t, other: nvmlDevice_t) -> N<bool> {
     Ok(card(one)?.index == card(other)?.index)
 }
 
-/// The answer of a function whose feature no device has, given the code that its arguments earn.
+/// Returns the error of a function whose feature no device has. `code` is the result of the checks of its arguments.
 fn lacking(device: nvmlDevice_t, code: nvmlReturn_t) -> N {
     card(device)?;
     Err(code)
@@ -74,7 +74,7 @@ nvml_entry_points! {
     fn nvmlDeviceGetP2PStatus(
         one: nvmlDevice_t, other: nvmlDevice_t, index: nvmlGpuP2PCapsIndex_t, status: Out<nvmlGpuP2PStatus_t>,
     ) {
-        // Answers like `cuDeviceCanAccessPeer`.
+        // Peer access is possible between any two different devices, as in `cuDeviceCanAccessPeer`.
         are_same(one, other)?;
         put(status, p2p_status(Reach::OWN, index)?)
     }

@@ -1,6 +1,6 @@
-//! The entry points of `libnvidia-ml.so.1`: the queries of management tools. NVML shows the machine's devices, whatever
-//! CUDA_VISIBLE_DEVICES says, and only the calling process. Queries that a CPU cannot answer (temperature, power, fans)
-//! are not supported, which tools show as N/A.
+//! The entry points of `libnvidia-ml.so.1`, which management tools query. NVML shows all devices of the machine, even
+//! if CUDA_VISIBLE_DEVICES hides some, but only the calling process. Queries that have no meaning for a CPU
+//! (temperature, power, fans) are not supported, and tools show them as N/A.
 
 #![allow(non_snake_case)]
 

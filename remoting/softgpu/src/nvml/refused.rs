@@ -1,9 +1,9 @@
-//! Functions of NVML that have no meaning for a device made of software. Tools show them as N/A.
+//! The functions of NVML that have no meaning for a software GPU. Tools show their results as N/A.
 
 use super::entry::{edge, initialised};
 use driverapi::nvml::{NVML_ERROR_NOT_SUPPORTED, nvmlReturn_t};
 
-/// In the C ABI a function may ignore its arguments, so that one form serves all.
+/// Defines functions that are not supported. In the C ABI a function may ignore its arguments, so none are declared.
 macro_rules! refused {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -130,7 +130,7 @@ refused! {
     nvmlVgpuTypeGetNumDisplayHeads nvmlVgpuTypeGetResolution
 }
 
-// CUDA 11.8 declares them, and no later version.
+// CUDA 11.8 declares these functions, and no later version does.
 refused! {
     nvmlDeviceGetPowerMode nvmlDeviceGetSupportedPowerModes nvmlDeviceSetPowerMode
 }

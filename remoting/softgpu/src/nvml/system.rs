@@ -1,4 +1,4 @@
-//! Starting NVML and finding devices.
+//! The entry points that initialise NVML and find devices.
 
 use super::entry::{N, USERS, card, initialised, nvml_entry_points, put, put_text};
 use super::hardware;
@@ -9,7 +9,7 @@ use driverapi::nvml::*;
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::Ordering;
 
-/// Tools want numbers here; these are the software GPU's own.
+/// The software GPU's own version. Tools expect numbers in version strings.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 fn start() -> N {
@@ -54,7 +54,7 @@ nvml_entry_points! {
         put_text(text, VERSION, size)
     }
 
-    /// The first of these two needs no initialisation in NVML either.
+    /// The first of these two names needs no initialisation in NVML either.
     fn nvmlSystemGetCudaDriverVersion | nvmlSystemGetCudaDriverVersion_v2(version: Out<c_int>) {
         put(version, driver::config().driver_version)
     }
@@ -92,7 +92,7 @@ nvml_entry_points! {
     }
 }
 
-/// Not an ordinary entry point: it returns text.
+/// Returns the text of an error code. This is not an ordinary entry point, because it returns a pointer.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
     error_string(code).as_ptr()

@@ -1,16 +1,16 @@
-//! The settings of the software GPU from the environment. Read once, at the first call.
+//! The settings of the software GPU from the environment, which are read once, at the first call.
 
 use crate::process::model::Model;
 use driverapi::settings;
 use driverapi::types::CUuuid;
 use std::path::PathBuf;
 
-/// A file of rules for what a null GPU writes in place of kernels.
+/// The variable that names a file of rules for the values that a null GPU writes in place of kernels.
 pub const RULES_ENV: &str = "REMOTEGPU_NULL_RULES";
-/// A file of a page: how often each rule was applied, by all processes of a run.
+/// The variable that names a file of one page, in which all processes of a run count how often each rule was applied.
 pub const TALLY_ENV: &str = "REMOTEGPU_NULL_RULES_TALLY";
 
-/// The place of a device on the (imaginary) PCI bus.
+/// The address of a device on an imaginary PCI bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciId {
     pub domain: u32,
@@ -18,50 +18,50 @@ pub struct PciId {
     pub device: u32,
 }
 
-/// Everything that can be set from outside.
+/// The settings of the software GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub memory: u64,
     pub uuids: Vec<CUuuid>,
     pub pci: Vec<PciId>,
-    /// OS threads that run blocks of one kernel; 1 runs them in fixed order.
+    /// The number of OS threads that run the blocks of one kernel. With 1, blocks run in a fixed order.
     pub threads: usize,
     pub driver_version: i32,
     pub profile: Profile,
     pub visible: Option<String>,
-    /// The file that plays the devices' memory: new memory holds what its last owner left there.
+    /// The file that holds the devices' memory. New memory contains the data that its last owner left.
     pub physical: Option<PathBuf>,
-    /// The check that the program runs under, if any.
+    /// The value of `REMOTEGPU_CHECK`, which starts a checker.
     pub check: Option<String>,
-    /// The rules of a null GPU, and the tally of their use: files.
+    /// The path of a null GPU's rules. `tally` is the path of the file that counts their use.
     pub rules: Option<String>,
     pub tally: Option<String>,
 }
 
-/// The help that the driver gives to a program that relies on luck. `hostile` behaves as a real driver may on a bad
-/// day.
+/// The behaviour of the driver where CUDA leaves it open. `hostile` behaves like the worst driver that CUDA allows, to
+/// find programs that rely on luck.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The GPU that devices show themselves to be.
+    /// The GPU model that devices report.
     pub model: &'static Model,
-    /// Whether `cuMemAddressReserve` tries to give the address asked for.
+    /// Whether `cuMemAddressReserve` tries to return the requested address.
     pub honours_hints: bool,
-    /// Operations queued on a stream before the caller blocks.
+    /// The number of operations in a stream's queue at which a caller blocks.
     pub queue_limit: usize,
     /// Whether `cuMemFree` waits for work that may use the memory.
     pub free_waits: bool,
     pub module_load_millis: u64,
-    /// Device memory that a context itself takes.
+    /// The bytes of device memory that a context itself uses.
     pub context_bytes: u64,
-    /// Whether only calls that synchronise report a fault.
+    /// Whether a fault is reported only by calls that synchronise.
     pub late_faults: bool,
-    /// How long every launch takes in its stream, besides what it computes.
+    /// The time that each launch takes in its stream in addition to its computation, in microseconds.
     pub launch_micros: u64,
-    /// How long every fill waits in its stream before it begins.
+    /// The time that each fill waits in its stream before it starts, in microseconds.
     pub fill_micros: u64,
-    /// Whether loading a kernel, at its first use, waits for all that its context runs, as CUDA says it may.
+    /// Whether the loading of a kernel at its first use waits for all running work of its context, which CUDA allows.
     pub loading_waits: bool,
-    /// Whether the addresses of modules' variables are chosen by chance.
+    /// Whether the addresses of modules' variables are random.
     pub shuffles: bool,
 }
 
@@ -92,7 +92,8 @@ impl Profile {
         loading_waits: false,
         shuffles: false,
     };
-    /// A profile whose queues are full soon and stay so: a dependence on the progress of a GPU shows itself every time.
+    /// A profile whose queues fill quickly and stay full. It shows a program's dependence on the progress of a GPU in
+    /// each run.
     pub const SLOW: Profile = Profile { queue_limit: 1024, launch_micros: 10, loading_waits: true, ..Profile::NORMAL };
     pub const SHUFFLED: Profile = Profile { shuffles: true, ..Profile::NORMAL };
     pub const NULL_H100: Profile = Profile { model: &Model::NULL_H100, ..Profile::NORMAL };
@@ -112,7 +113,7 @@ const DEFAULT_DRIVER_VERSION: i32 = 13040;
 const MAX_DEVICES: usize = 64;
 
 impl Config {
-    /// Reads the settings through `get`; a value that makes no sense counts as not set.
+    /// Reads the settings through `get`. An invalid value is ignored, as if the variable were not set.
     pub fn read(get: impl Fn(&str) -> Option<String>, cpus: usize) -> Config {
         let number = |name: &str| get(name).and_then(|v| v.trim().parse::<u64>().ok()).filter(|&n| n > 0);
         let list = |name: &str| -> Vec<String> {
@@ -148,7 +149,7 @@ impl Config {
         }
     }
 
-    /// Ordinals of the devices that CUDA_VISIBLE_DEVICES leaves, in the order it names them.
+    /// Returns the ordinals of the devices in CUDA_VISIBLE_DEVICES, in the order of the variable.
     pub fn visible_devices(&self) -> Vec<usize> {
         match &self.visible {
             None => (0..self.uuids.len()).collect(),
@@ -157,8 +158,8 @@ impl Config {
     }
 }
 
-/// CUDA's rules: entries are indices or (beginnings of) UUIDs; the list ends at the first entry that names no device,
-/// and a device named twice makes the whole list empty.
+/// Selects devices by CUDA's rules. An entry is an index, a UUID or the beginning of a UUID. The list ends at the first
+/// entry that matches no device. If an entry repeats a device, the result is empty.
 fn select(list: &str, uuids: &[CUuuid]) -> Vec<usize> {
     let mut chosen = Vec::new();
     for entry in list.split(',').map(str::trim) {
@@ -177,7 +178,7 @@ fn select(list: &str, uuids: &[CUuuid]) -> Vec<usize> {
     chosen
 }
 
-/// The default UUID spells the product and ends in the ordinal.
+/// Returns the default UUID of a device: the product's name in ASCII, and the ordinal at the end.
 fn uuid(ordinal: usize) -> CUuuid {
     let mut bytes = *b"remotegpu-soft\0\0";
     bytes[14..].copy_from_slice(&(ordinal as u16).to_be_bytes());
@@ -188,7 +189,7 @@ fn pci_id(ordinal: usize) -> PciId {
     PciId { domain: 0, bus: 1 + ordinal as u32, device: 0 }
 }
 
-/// Returns the UUID as NVML and nvidia-smi print it.
+/// Returns a UUID in the format of NVML and nvidia-smi.
 pub fn uuid_text(uuid: &CUuuid) -> String {
     let hex: String = uuid.bytes.iter().map(|b| format!("{b:02x}")).collect();
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
@@ -206,7 +207,7 @@ fn parse_uuid(text: &str) -> Option<CUuuid> {
     Some(CUuuid { bytes })
 }
 
-/// `domain:bus:device.function`, in hexadecimal; domain and function may be missing.
+/// Parses `domain:bus:device.function` with hexadecimal numbers. The domain and the function are optional.
 pub fn parse_pci(text: &str) -> Option<PciId> {
     let text = text.split('.').next()?;
     let mut parts: Vec<u32> =

@@ -1,4 +1,4 @@
-//! A device: what it says about itself and how much of its memory is taken.
+//! A device: its attributes and the use of its memory.
 
 use crate::engine::MemoryMap;
 use crate::ffi::R;
@@ -13,7 +13,7 @@ use driverapi::types::CUuuid;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, PoisonError};
 
-/// A slot that bandwidths are estimated from, imaginary as the clocks are.
+/// The imaginary PCI Express link from which programs estimate bandwidth. The clock rates are imaginary too.
 pub const PCIE: PcieLink = PcieLink { generation: 4, width: 16, max_generation: 4, max_width: 16 };
 
 pub struct Device {
@@ -22,19 +22,19 @@ pub struct Device {
     pub uuid: CUuuid,
     pub pci: PciId,
     pub memory: u64,
-    /// The memory that kernels of this device may touch.
+    /// The memory that kernels of this device may access.
     pub map: MemoryMap,
-    /// The handle its primary context has whenever it is alive.
+    /// The handle of the device's primary context, which stays the same when the context is created again.
     pub primary: usize,
-    /// The handle of its default memory pool.
+    /// The handle of the device's default memory pool.
     pub pool: usize,
-    /// Kernels running now.
+    /// The number of running kernels.
     pub running: AtomicUsize,
     used: Mutex<u64>,
 }
 
 impl Device {
-    /// `card` is the device's number in the machine, `ordinal` its number among the visible ones.
+    /// Creates a device. `card` is its number in the machine, and `ordinal` its number among the visible devices.
     pub fn new(config: &Config, card: usize, ordinal: usize) -> Device {
         Device {
             model: config.profile.model,
@@ -62,7 +62,7 @@ impl Device {
         *used = used.saturating_sub(bytes);
     }
 
-    /// Returns the bytes that a context's limit takes.
+    /// Returns the bytes of device memory that a context needs for a value of a limit.
     pub fn limit_bytes(&self, limit: CUlimit, value: u64) -> u64 {
         limits::taken(limit, value, limits::resident_threads(|which| self.attribute(which).unwrap_or(0))).unwrap_or(0)
     }
@@ -71,8 +71,8 @@ impl Device {
         self.memory - *self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `cuDeviceGetAttribute`; what is not listed here does not exist on this device and reads 0. `None` is a number
-    /// that no attribute has.
+    /// Returns an attribute, as `cuDeviceGetAttribute` does. An attribute that is not listed is not supported and reads
+    /// 0. Returns `None` for a number that CUDA does not define.
     pub fn attribute(&self, attribute: CUdevice_attribute) -> Option<i32> {
         let model = self.model;
         let value = match attribute {
@@ -146,7 +146,7 @@ impl Device {
             CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT => model.mem_sync_domains,
             CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH => 1,
             CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH => (model.portable_cluster > 1).into(),
-            // The class of a tensor map changes nothing. That kernels read through maps the device does not say.
+            // The class of a tensor map has no effect. No attribute says that kernels can use tensor maps.
             CU_DEVICE_ATTRIBUTE_TENSOR_MAP_LARGE_TENSOR_MIN_SIZE => i32::MAX as u32,
             CU_DEVICE_ATTRIBUTE_NUMA_ID => -1i32 as u32,
             CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => 0,
@@ -176,8 +176,8 @@ impl Device {
     }
 }
 
-/// The one device attribute whose public name has no `MAX_`-style prefix in the table: bytes of shared memory that the
-/// system keeps of every block.
+/// The bytes of shared memory that the system reserves in each block. The table of attributes has no name for this
+/// number.
 const RESERVED_SHARED_MEMORY_PER_BLOCK: CUdevice_attribute = 111;
 
 #[cfg(test)]

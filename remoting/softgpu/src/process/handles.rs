@@ -1,19 +1,19 @@
-//! Handles are numbers looked up in a table, never addresses that are followed: a freed or invented handle is an
-//! error code, not a crash.
+//! Tables of handles. A handle is a number in a table and never a pointer that is dereferenced. A freed or invented
+//! handle gives an error code, not a crash.
 
 use foldhash::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Handles look like addresses of 16-byte objects in a page range that the kernel never hands out, and no two objects
-/// of any kind share one.
+/// The next handle. Handles look like addresses of 16-byte objects in a range that the kernel never maps. No two
+/// objects of any kind have the same handle.
 static NEXT: AtomicUsize = AtomicUsize::new(0x5f00_0000_1000);
 
 pub fn mint() -> usize {
     NEXT.fetch_add(16, Ordering::Relaxed)
 }
 
-/// The live objects of one kind.
+/// The objects of one kind that have a handle.
 pub struct Table<T> {
     objects: RwLock<HashMap<usize, Arc<T>>>,
 }
@@ -37,7 +37,7 @@ impl<T> Table<T> {
         self.objects.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
 
-    /// Takes out every object that `dead` names.
+    /// Removes and returns all objects that `dead` selects.
     pub fn remove_where(&self, dead: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
         let ids: Vec<usize> = objects.iter().filter(|(_, object)| dead(object)).map(|(&id, _)| id).collect();

@@ -1,8 +1,7 @@
-//! The ground of the driver: the settings, the devices, and the signals of the process.
+//! The base of the driver: settings, devices, handles, and the signals of the process.
 //!
-//! `config` holds the environment's settings, read once; `model` is the GPU that a device shows itself to be, and
-//! `handles` the tables of numbers that stand for objects. Used by all that is above `check`. It knows neither memory
-//! nor streams.
+//! `config` reads the settings from the environment once. `model` is the GPU model that a device reports, and `handles`
+//! has the tables of objects. All modules above `check` use this module. It does not use memory or streams.
 
 pub mod config;
 pub mod device;

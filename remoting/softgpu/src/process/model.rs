@@ -1,16 +1,15 @@
-//! The GPU that a device shows itself to be: the sizes that programs plan their kernels with, and what happens to
-//! kernels.
+//! The GPU model that a device reports: the sizes for which programs plan their kernels, and whether kernels run.
 
-/// Facts about a GPU. One of the constants below; a profile names it.
+/// The properties of a GPU model. There are two models, and a profile names one of them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Model {
     pub name: &'static str,
     pub capability: (i32, i32),
-    /// The capability that NVIDIA's own libraries see.
+    /// The compute capability that NVIDIA's own libraries see.
     pub library_capability: (i32, i32),
-    /// Whether kernels are taken as machine code too, and none is ever run.
+    /// Whether this is a null GPU. It accepts machine code too, and runs no kernel.
     pub null: bool,
-    /// Bytes of a device unless the settings say otherwise.
+    /// The bytes of device memory, unless the settings contain another number.
     pub memory: u64,
     pub multiprocessors: u32,
     pub shared_per_block_optin: u32,
@@ -21,17 +20,18 @@ pub struct Model {
     pub memory_bus_bits: u32,
     pub async_engines: u32,
     pub mem_sync_domains: u32,
-    /// The most blocks of a cluster that every such GPU takes; 1: there are no clusters.
+    /// The maximum number of blocks in a cluster for each kernel. 1 means that clusters are not supported.
     pub portable_cluster: u32,
-    /// The most for a kernel that allows sizes that not every such GPU takes.
+    /// The maximum number of blocks in a cluster for a kernel that allows non-portable sizes.
     pub largest_cluster: u32,
-    /// NVML's number for the architecture.
+    /// The number of the architecture in NVML.
     pub nvml_architecture: u32,
 }
 
 impl Model {
-    /// The software GPU: the sizes of compute capability 8.0, with few multiprocessors because grids are often made as
-    /// large as their number. Libraries see a capability above all their machine code, so that they take PTX.
+    /// The software GPU. It has the sizes of compute capability 8.0. It has few multiprocessors, because programs often
+    /// use a grid as large as that number. Libraries see a capability that is newer than all their machine code, so
+    /// they use PTX.
     pub const SOFTWARE: Model = Model {
         name: "remotegpu software GPU",
         capability: (8, 0),
@@ -52,9 +52,9 @@ impl Model {
         nvml_architecture: 7,
     };
 
-    /// An H100 SXM5 80 GB that computes nothing. The sizes of compute capability 9.0 are those of the CUDA C++
-    /// Programming Guide's table "Technical Specifications per Compute Capability"; the rest is of NVIDIA's H100 data
-    /// sheet and of what CUDA's sample deviceQuery prints for it. A cluster has at most 8 blocks, 16 where the kernel
+    /// An H100 SXM5 80 GB that computes nothing. The sizes of compute capability 9.0 are from the table "Technical
+    /// Specifications per Compute Capability" in the CUDA C++ Programming Guide. The other values are from NVIDIA's
+    /// H100 data sheet and the output of CUDA's sample deviceQuery. A cluster has at most 8 blocks, or 16 if the kernel
     /// allows non-portable sizes (Programming Guide, "Thread Block Clusters").
     pub const NULL_H100: Model = Model {
         name: "NVIDIA H100 80GB HBM3 (null GPU)",
@@ -76,13 +76,13 @@ impl Model {
         nvml_architecture: 9,
     };
 
-    /// 90 for 9.0.
+    /// Returns the compute capability as one number, such as 90 for 9.0.
     pub fn architecture(&self) -> u32 {
         (self.capability.0 * 10 + self.capability.1).unsigned_abs()
     }
 }
 
-/// Sizes that all models share.
+/// The maximum number of threads in a block. This size and those below are the same for all models.
 pub const MAX_THREADS_PER_BLOCK: u32 = 1024;
 pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 pub const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
@@ -95,5 +95,5 @@ pub const CONSTANT_BYTES: u32 = 64 << 10;
 pub const WARP: u32 = 32;
 pub const TEXTURE_ALIGNMENT: u32 = 512;
 pub const PITCH_ALIGNMENT: u64 = 512;
-/// "10DE" is the vendor every CUDA device has; the device number is of no product.
+/// The PCI device id. The low half 10DE is NVIDIA's vendor id, and the high half is 0, which is not a product.
 pub const PCI_DEVICE_ID: u32 = 0x0000_10de;

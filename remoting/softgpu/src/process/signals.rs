@@ -1,4 +1,4 @@
-//! Signal masks, scheduling and process-wide hooks.
+//! Signal masks, the scheduling of threads, and hooks of the process: exit, fork and output.
 
 use std::ffi::CString;
 use std::mem::MaybeUninit;
@@ -6,7 +6,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Blocks all signals except SIGSEGV, which a thread gets for what it does itself: blocked, it would end the process.
+/// Blocks all signals except SIGSEGV, and returns the old mask. A thread's own fault raises SIGSEGV, and if it were
+/// blocked the process would end.
 pub fn block_all() -> libc::sigset_t {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut old = MaybeUninit::<libc::sigset_t>::uninit();
@@ -24,8 +25,8 @@ pub fn restore(old: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, ptr::null_mut()) };
 }
 
-/// Makes the calling thread wait for the CPU rather than take it from the thread that woke it: a stream's thread would
-/// otherwise interrupt the thread that feeds it at every operation.
+/// Makes the calling thread wait for the CPU instead of preempting the thread that woke it. Otherwise a stream's thread
+/// would interrupt the thread that submits work at each operation.
 pub fn never_preempt() {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the kernel reads one structure; it may refuse, and then the thread is as it was.
@@ -34,7 +35,7 @@ pub fn never_preempt() {
 
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Runs when the process ends, after the handlers of the program and the destructors of its static objects.
+/// Records the end of the process. It runs after the program's exit handlers and the destructors of its static objects.
 extern "C" fn finish() {
     ENDED.store(true, Ordering::Release);
 }
@@ -43,7 +44,7 @@ extern "C" fn finish() {
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = finish;
 
-/// Whether the process is about to be gone, so that no call is answered any more.
+/// Whether the process is ending. All calls fail then.
 pub fn has_ended() -> bool {
     ENDED.load(Ordering::Acquire)
 }
@@ -56,7 +57,7 @@ pub fn watch_forks(in_child: extern "C" fn()) {
     }
 }
 
-/// Sends device printf through C's stdout, where it keeps its order with the program's own printf.
+/// Writes the text of device printf to C's stdout, so that it is in order with the program's own printf.
 pub fn print(text: &[u8]) {
     unsafe extern "C" {
         static stdout: *mut libc::FILE;
@@ -68,8 +69,8 @@ pub fn print(text: &[u8]) {
     }
 }
 
-/// The address of a function that this library exports, or null. Asking the library itself keeps a program's other
-/// libcuda, if it has one, out of the answers.
+/// Returns the address of a function that this library exports, or null. Only this library is searched, so another
+/// libcuda in the program is not used.
 pub fn own_symbol(name: &str) -> *const libc::c_void {
     static SELF: OnceLock<usize> = OnceLock::new();
     let Ok(name) = CString::new(name) else { return ptr::null() };

@@ -4,7 +4,7 @@ use crate::check;
 use std::cell::Cell;
 
 thread_local! {
-    /// Whether this thread is inside a stream callback, where CUDA may not be called.
+    /// Whether the calling thread runs a stream callback. CUDA functions fail then.
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -15,7 +15,7 @@ pub fn in_callback(function: impl FnOnce()) {
     IN_CALLBACK.set(false);
 }
 
-/// Whether the calling thread is inside such a function.
+/// Whether the calling thread runs a function of the program in a stream.
 pub fn is_running() -> bool {
     IN_CALLBACK.try_with(Cell::get).unwrap_or(false)
 }

@@ -1,4 +1,4 @@
-//! A context: the streams of a program on a device, and the fault that ends it.
+//! A context: a program's streams on one device, and the fault that ends the context.
 
 use crate::check;
 use crate::engine::{Fault, Output};
@@ -13,11 +13,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// A queue that takes part in the context's order. Blocking ones and the legacy default stream wait for each other.
+/// A stream's queue in its context. Blocking queues and the legacy default stream wait for each other.
 pub struct StreamQueue {
     pub queue: Arc<Queue>,
     pub blocking: bool,
-    /// Whether its stream was destroyed. The queue stays until its work is done.
+    /// Whether the queue's stream was destroyed. The queue stays until its work is done.
     pub retired: bool,
 }
 
@@ -25,25 +25,25 @@ pub struct Context {
     pub id: usize,
     pub device: Arc<Device>,
     pub primary: bool,
-    /// The number of times that the program made it or attached to it.
+    /// The number of times that the program created the context or attached to it.
     pub attached: AtomicU32,
     pub flags: AtomicU32,
     pub cache_config: AtomicU32,
     limits: Mutex<HashMap<u32, u64>>,
-    /// Set once a kernel that uses device `malloc` was launched: the size of that heap cannot change any more.
+    /// Whether a kernel that uses device `malloc` was launched. After that, the size of the heap cannot change.
     pub uses_heap: AtomicBool,
-    /// Set to stop running kernels: the context has faulted or is being destroyed.
+    /// Whether running kernels must stop, because the context has faulted or is being destroyed.
     pub cancel: AtomicBool,
     pub legacy: Arc<Queue>,
     pub printed: Printed,
     profile: Profile,
     queues: Mutex<Vec<StreamQueue>>,
     fault: AtomicU32,
-    /// The fault that calls may report already, or 0.
+    /// The fault code that calls report, or 0. It is set when the program may learn of the fault.
     told: AtomicU32,
 }
 
-/// The default streams of a thread, one for each context it used them in.
+/// A thread's default streams, one for each context in which the thread used a default stream.
 type PerThread = Vec<(Weak<Context>, Arc<Queue>)>;
 
 static PER_THREAD: OfThreads<PerThread> = OfThreads::new(retire);
@@ -52,7 +52,7 @@ thread_local! {
     static QUEUES: Own<PerThread> = const { Cell::new(None) };
 }
 
-/// Retires the streams of a thread that has ended.
+/// Retires the default streams of a thread that has ended.
 fn retire(queues: PerThread) {
     for (context, queue) in queues {
         if let Some(context) = context.upgrade() {
@@ -94,12 +94,12 @@ impl Context {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the limit's value, if it was set.
+    /// Returns a limit's value, or `None` if the program did not set the limit.
     pub fn limit(&self, limit: u32) -> Option<u64> {
         self.limits().get(&limit).copied()
     }
 
-    /// Takes memory of the device for what is beyond the default, as a GPU's driver does.
+    /// Sets a limit. If the limit needs more memory than by default, the difference is charged to the device.
     pub fn set_limit(&self, limit: u32, value: u64) -> R {
         let mut limits = self.limits();
         let before = limits.get(&limit).map_or(0, |before| self.device.limit_bytes(limit, *before));
@@ -110,12 +110,12 @@ impl Context {
         Ok(())
     }
 
-    /// The lock under which work of several streams gets its order.
+    /// Locks the list of queues. While the lock is held, work of several streams gets its order.
     pub fn queues(&self) -> MutexGuard<'_, Vec<StreamQueue>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A queue for a new stream.
+    /// Creates a queue for a new stream.
     pub fn add_queue(&self, blocking: bool) -> Arc<Queue> {
         let queue = Queue::new(self.profile.queue_limit);
         let mut queues = self.queues();
@@ -131,7 +131,7 @@ impl Context {
         }
     }
 
-    /// The default stream of the calling thread.
+    /// Returns the default stream of the calling thread.
     pub fn per_thread_queue(self: &Arc<Self>) -> Arc<Queue> {
         PER_THREAD.with(&QUEUES, |queues| {
             if let Some((_, queue)) = queues.iter().find(|(context, _)| context.as_ptr() == Arc::as_ptr(self)) {
@@ -144,13 +144,13 @@ impl Context {
         })
     }
 
-    /// Returns the points where all work of the context submitted so far ends.
+    /// Returns a marker for each queue: the end of all work that was submitted so far.
     pub fn ends(&self) -> Vec<Marker> {
         let queues = self.queues();
         queues.iter().map(|each| each.queue.end()).chain([self.legacy.end()]).collect()
     }
 
-    /// Waits until all that was submitted is done.
+    /// Waits until all work that was submitted so far is done.
     pub fn wait_for_all(&self) {
         let ends = self.ends();
         ends.iter().for_each(Marker::wait);
@@ -164,11 +164,11 @@ impl Context {
         self.tell()
     }
 
-    /// Records why work of this context failed. The first fault stays; everything still queued is skipped.
+    /// Records the fault that made work of this context fail. Only the first fault is kept. All queued work is skipped.
     pub fn fail(&self, fault: &Fault) {
         let stopped = self.cancel.swap(true, Ordering::AcqRel);
         let first = self.fault.compare_exchange(0, fault.code, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        // Stopping a kernel because its context ends is no fault.
+        // A kernel that was stopped because its context ends is not a fault.
         if first && !stopped {
             eprintln!("remotegpu: software GPU: CUDA error {}: {}", fault.code, fault.message.trim_end());
             if !self.profile.late_faults {
@@ -181,12 +181,12 @@ impl Context {
         self.fault.load(Ordering::Acquire)
     }
 
-    /// Whether everything that runs must end.
+    /// Whether all running work must stop.
     pub fn is_stopped(&self) -> bool {
         self.cancel.load(Ordering::Acquire)
     }
 
-    /// Fails if the program may know of a fault.
+    /// Fails if a fault of the context was already reported.
     pub fn check(&self) -> R {
         match self.told.load(Ordering::Acquire) {
             0 => Ok(()),
@@ -194,14 +194,15 @@ impl Context {
         }
     }
 
-    /// Reports the fault in calls that synchronise: from here on every call reports it. Device printf appears now, too.
+    /// Reports the fault of the context, as calls that synchronise do. After this, every call fails. Also prints the
+    /// text of device printf.
     pub fn tell(&self) -> R {
         self.printed.flush();
         self.told.store(self.fault(), Ordering::Release);
         self.check()
     }
 
-    /// Stops everything that runs and waits until nothing does.
+    /// Stops all running work and waits until none is left.
     pub fn stop(&self) {
         self.cancel.store(true, Ordering::Release);
         self.wait_for_all();
@@ -214,13 +215,13 @@ impl Context {
     }
 }
 
-/// Text that kernels printed, shown when the program synchronises, as CUDA does.
+/// The text that kernels printed. It is shown when the program synchronises, as in CUDA.
 #[derive(Default)]
 pub struct Printed {
     text: Mutex<Vec<u8>>,
 }
 
-/// Enough for the default printf buffer of CUDA many times over; a program that never synchronises still gets its text.
+/// The number of bytes of text that are shown without a synchronisation. It is many times CUDA's default printf buffer.
 const PRINT_AT: usize = 1 << 20;
 
 impl Printed {
@@ -243,7 +244,7 @@ impl Output for Printed {
     }
 
     fn error(&self, text: &[u8]) {
-        // Nothing can be done about a closed stream.
+        // Ignore errors, for example of a closed stderr.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), text);
     }
 }

@@ -1,8 +1,8 @@
-//! Streams: work in order. What a stream is given, its `queue` does on a thread of its own.
+//! Streams, which do work in order. A stream's `queue` does the work on a thread of its own.
 //!
-//! `context` has the streams of a program on a device, and the fault that ends them; `stream` has the rules of CUDA's
-//! order and events, `shared_event` the events of several processes, and `callback` calls functions of the program.
-//! Called by `driver`. Work is a closure here: what it does, only `work` knows.
+//! `context` has a program's streams on one device, and the fault that ends them. `stream` has CUDA's rules for order
+//! and events, `shared_event` has events that several processes use, and `callback` calls functions of the program.
+//! `driver` calls this module. A work is a closure here, and `work` defines what it does.
 
 pub mod callback;
 pub mod context;

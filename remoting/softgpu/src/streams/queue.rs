@@ -1,7 +1,7 @@
-//! A stream's first-in first-out queue, run by a thread of its own that exists only while there is work.
+//! A stream's first-in first-out queue. A thread of its own runs the queue, and exists only while there is work.
 //!
-//! Order between queues is made of markers: "queue q has finished its n-th operation". An operation may wait for
-//! markers of operations that were submitted before it, so waiting can never go round in a circle.
+//! A marker orders queues: it means that a queue has finished its n-th operation. An operation may only wait for
+//! markers of operations that were submitted earlier, so no cycle of waits is possible.
 
 use crate::ffi::R;
 use crate::process::signals;
@@ -14,8 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// A thread that found nothing to do this long goes away; the next operation starts another. The thread of a stream
-/// that is gone does not wait at all: a program may make and destroy thousands of streams in that time.
+/// The time after which a thread without work ends. The next operation starts a new thread. The thread of a destroyed
+/// stream ends at once, because a program may create and destroy thousands of streams in this time.
 const IDLE: Duration = Duration::from_secs(2);
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -32,9 +32,9 @@ struct State {
     completed: u64,
     busy: bool,
     has_thread: bool,
-    /// Whether its stream is gone.
+    /// Whether the queue's stream was destroyed.
     retired: bool,
-    /// The number of threads that wait for a change; a notification without one would still cost a system call.
+    /// The number of threads that wait for a change. If it is 0, no notification is sent, which saves a system call.
     waiting: usize,
 }
 
@@ -45,7 +45,7 @@ pub struct Queue {
     limit: usize,
 }
 
-/// A point in a queue: reached when its operation has finished.
+/// A point in a queue, which is reached when its operation has finished.
 #[derive(Clone)]
 pub struct Marker {
     queue: Arc<Queue>,
@@ -53,7 +53,7 @@ pub struct Marker {
 }
 
 impl Marker {
-    /// The number of its queue.
+    /// Returns the number of the marker's queue.
     pub fn queue(&self) -> u64 {
         self.queue.number
     }
@@ -77,7 +77,7 @@ impl Queue {
         Arc::new(Queue { number, state: Mutex::default(), changed: Condvar::new(), limit })
     }
 
-    /// A number that no other queue of the process gets.
+    /// Returns the queue's number, which is unique in the process.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -101,7 +101,7 @@ impl Queue {
         }
     }
 
-    /// The point where everything submitted so far has finished.
+    /// Returns a marker that is reached when all operations submitted so far have finished.
     pub fn end(self: &Arc<Self>) -> Marker {
         Marker { queue: Arc::clone(self), ticket: self.lock().submitted }
     }
@@ -119,8 +119,8 @@ impl Queue {
         }
     }
 
-    /// Queues work that starts once everything before it and every marker in `after` is done. Fails without a trace if
-    /// the work would need a thread and none can be started.
+    /// Queues work that starts after all earlier operations and all markers in `after`. If the work needs a thread and
+    /// none can be started, the call fails and queues nothing.
     pub fn submit(self: &Arc<Self>, after: Vec<Marker>, work: Work) -> R<Marker> {
         let mut state = self.lock();
         if !state.has_thread {
@@ -135,8 +135,8 @@ impl Queue {
         Ok(Marker { queue: Arc::clone(self), ticket })
     }
 
-    /// Claims the queue's next turn for the calling thread, if it would not have to wait at all: a synchronous call on
-    /// an idle stream then costs no change of threads.
+    /// Claims the queue's next turn for the calling thread if the thread need not wait. A synchronous call on an idle
+    /// stream then needs no change of threads.
     pub fn try_turn(self: &Arc<Self>) -> Option<Turn<'_>> {
         let mut state = self.lock();
         if state.busy || !state.pending.is_empty() {
@@ -147,7 +147,7 @@ impl Queue {
         Some(Turn { queue: self, ticket: state.submitted })
     }
 
-    /// Retires the queue of a stream that is gone: its thread ends as soon as there is nothing to do.
+    /// Retires the queue of a destroyed stream. Its thread ends as soon as the queue is empty.
     pub fn retire(&self) {
         let mut state = self.lock();
         state.retired = true;
@@ -162,10 +162,11 @@ impl Queue {
                 state = self.wait(state);
             } else if let Some(operation) = state.pending.pop_front() {
                 state.busy = true;
-                // A caller that waits for room can go on now.
+                // A caller that waits for room in the queue can continue.
                 self.tell(state);
                 operation.after.iter().for_each(Marker::wait);
-                // A panic must not end the stream's thread: waiters for this operation would wait forever.
+                // A panic must not end the stream's thread, because then threads that wait for this operation would
+                // never continue.
                 let _ = catch_unwind(AssertUnwindSafe(operation.work));
                 self.finish();
                 state = self.lock();
@@ -193,7 +194,7 @@ impl Queue {
     }
 }
 
-/// The right to act as the queue's next operation; dropping it completes the operation.
+/// The right to run the queue's next operation. Dropping the turn completes the operation.
 pub struct Turn<'a> {
     queue: &'a Arc<Queue>,
     ticket: u64,
@@ -211,7 +212,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Starts a thread that leaves all signals to the program's own threads; threads it starts inherit that.
+/// Starts a thread that blocks all signals, so that the program's own threads handle them. Threads that it starts
+/// inherit this.
 fn spawn_without_signals(body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let old = signals::block_all();
     let started = thread::Builder::new().name("softgpu".to_owned()).spawn(body);

@@ -1,4 +1,4 @@
-//! Events that processes share (`CU_EVENT_INTERPROCESS`): a page of words that all of them have.
+//! Events that several processes share (`CU_EVENT_INTERPROCESS`). The event's words are on a page that all of them map.
 
 use crate::ffi::R;
 use crate::memory::arena::{PAGE, SharedPage};
@@ -10,15 +10,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The interval at which a waiting thread looks.
+/// The interval at which a waiting thread checks the record.
 const INTERVAL: Duration = Duration::from_micros(50);
-/// The number of looks after which it checks whether the process that it waits for still exists.
+/// The number of checks after which a waiting thread tests whether the recording process still exists.
 const PATIENCE: u32 = 100;
-/// Records that may be under way at a time; an older one counts as complete with the one that takes its place.
+/// The maximum number of incomplete records. A new record reuses the words of an old one, which then counts as complete
+/// when the new one is.
 const RECORDS: u64 = (SharedPage::WORDS as u64 - 1) / 2;
 
-/// Records are numbered. The first word has the latest number; then there are two words for each record: the process
-/// that makes it, and whether it is complete.
+/// An event whose records are numbered. The first word of its page is the latest number. Each record then has two
+/// words: the process that made it, and whether it is complete.
 pub struct SharedEvent {
     file: OwnedFd,
     page: SharedPage,
@@ -39,7 +40,7 @@ impl SharedEvent {
     }
 
     /// # Errors
-    /// `CUDA_ERROR_INVALID_HANDLE` for a file that is not an event's.
+    /// `CUDA_ERROR_INVALID_HANDLE` if the file is not that of an event.
     pub fn import(file: OwnedFd) -> R<SharedEvent> {
         let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SharedEvent::SEALS));
         if !sealed || fstat(&file).is_ok_and(|found| found.st_size as u64 != PAGE) {
@@ -60,12 +61,12 @@ impl SharedEvent {
         self.page.word(2 + 2 * (record % RECORDS) as usize)
     }
 
-    /// The latest record of any process; 0 if there was none.
+    /// Returns the latest record of any process, or 0 if there is none.
     pub fn latest(&self) -> u64 {
         self.page.word(0).load(Ordering::Acquire)
     }
 
-    /// Begins a record that this process completes.
+    /// Begins a record. This process must complete it.
     pub fn begin(&self) -> u64 {
         let record = self.page.word(0).fetch_add(1, Ordering::AcqRel) + 1;
         self.maker(record).store(record << 32 | u64::from(std::process::id()), Ordering::Release);
@@ -76,7 +77,7 @@ impl SharedEvent {
         self.complete(record).fetch_max(record, Ordering::AcqRel);
     }
 
-    /// Whether no wait is needed: the record is complete, or its process has ended.
+    /// Whether the record is complete or its process has ended. In both cases no wait is needed.
     pub fn is_complete(&self, record: u64) -> bool {
         self.was_finished(record) || self.is_orphan(record)
     }
@@ -90,7 +91,7 @@ impl SharedEvent {
         maker >> 32 == record & u64::from(u32::MAX) && has_ended(maker as u32)
     }
 
-    /// Waits for a record, or until `given_up`.
+    /// Waits until a record is complete or `given_up` returns true.
     pub fn wait(&self, record: u64, given_up: impl Fn() -> bool) {
         let mut looks = 0;
         while !self.was_finished(record) && !given_up() {

@@ -1,4 +1,4 @@
-//! Streams and events: when work starts.
+//! Streams and events, and CUDA's rules for when work starts.
 
 use crate::check::{self, Operation, Place};
 use crate::engine::Fault;
@@ -16,7 +16,7 @@ use std::time::Instant;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// The default stream of old: waits for all blocking streams, and they for it.
+    /// The legacy default stream. It waits for all blocking streams, and they wait for it.
     Legacy,
     Blocking,
     NonBlocking,
@@ -48,17 +48,17 @@ impl Stream {
         Stream { id: CU_STREAM_PER_THREAD.addr(), context, flags: 0, priority: 0, order: Order::Blocking, queue }
     }
 
-    /// The stream's number, which no other stream of the process gets, of whatever thread or context.
+    /// Returns the stream's number, which is unique in the process.
     pub fn number(&self) -> u64 {
         self.queue.number()
     }
 
-    /// Whether it is one of the streams that need no creation.
+    /// Whether this is a default stream, which the program need not create.
     pub fn is_default(&self) -> bool {
         self.id == CU_STREAM_LEGACY.addr() || self.id == CU_STREAM_PER_THREAD.addr()
     }
 
-    /// The stream as captures know it.
+    /// Returns the stream in the form that the crate `graphs` uses for captures.
     pub fn for_capture(&self) -> graphs::Stream {
         let kind = match self.order {
             Order::Legacy => StreamKind::Legacy,
@@ -68,7 +68,7 @@ impl Stream {
         graphs::Stream { id: self.number(), context: self.context.id as u64, kind }
     }
 
-    /// Retires the stream: its handle is gone, and its remaining work still runs.
+    /// Retires the stream when its handle is destroyed. Its queued work still runs.
     pub fn retire(&self) {
         if let Some(checker) = check::checker() {
             let legacy = (self.order == Order::Blocking).then(|| self.context.legacy.number());
@@ -87,14 +87,14 @@ impl Stream {
         self.context.tell()
     }
 
-    /// Notes that the program knows all work of the stream to be done.
+    /// Records for the checker that the program knows all work of the stream to be done.
     pub fn host_waited(&self) {
         if let Some(checker) = check::checker() {
             checker.host_waited(self.queue.number());
         }
     }
 
-    /// The stream's place in the order, for the checker.
+    /// Returns the stream's place in the order, for the checker.
     fn place(&self, queues: &[StreamQueue]) -> Place {
         let after = match self.order {
             Order::NonBlocking => Vec::new(),
@@ -104,22 +104,22 @@ impl Stream {
         Place { queue: self.queue.number(), after, stream: self.id }
     }
 
-    /// Like [`Self::place`], for work that begins now.
+    /// Returns the place as [`Self::place`] does, for work that begins now.
     pub fn place_now(&self) -> Place {
         self.place(&self.context.queues())
     }
 
-    /// Begins work of the stream, for the checker.
+    /// Begins an operation of the stream in the checker, if there is a checker.
     fn begin(&self, queues: &[StreamQueue]) -> Option<Arc<Operation>> {
         check::checker().map(|checker| checker.begin(&self.place(queues)))
     }
 
-    /// Queues work that is skipped once the context has faulted.
+    /// Queues work. It is skipped if the context has faulted before it starts.
     pub fn enqueue(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> R<Marker> {
         self.enqueue_after(Vec::new(), work)
     }
 
-    /// Like [`Self::enqueue`], after markers of other streams.
+    /// Queues work as [`Self::enqueue`] does. The work also waits for markers of other streams.
     pub fn enqueue_after(
         &self,
         after: Vec<Marker>,
@@ -129,7 +129,8 @@ impl Stream {
         self.submit(after, move || attempt(&context, work))
     }
 
-    /// Queues work that runs in any case, after `after` and all that the stream's kind asks for.
+    /// Queues work that runs even after a fault. It starts after `after` and after all work that the stream's kind
+    /// waits for.
     pub fn submit(&self, mut after: Vec<Marker>, work: impl FnOnce() + Send + 'static) -> R<Marker> {
         self.queue.wait_for_room();
         let queues = self.context.queues();
@@ -140,7 +141,7 @@ impl Stream {
         }
     }
 
-    /// Does the work in its turn and returns when it is done.
+    /// Does the work in stream order, and returns when it is done.
     pub fn run(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> R {
         if let Some(marker) = self.start(work)? {
             marker.wait();
@@ -149,7 +150,8 @@ impl Stream {
         self.context.tell()
     }
 
-    /// Does short work that never waits: at once if the stream is idle, else when its turn comes, at the marker.
+    /// Does short work that never waits. If the stream is idle the work is done at once. Otherwise it is queued, and
+    /// the marker of its end is returned.
     pub fn start(&self, work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> R<Option<Marker>> {
         let Some(turn) = self.try_turn() else { return self.enqueue(work).map(Some) };
         match check::checker() {
@@ -160,7 +162,7 @@ impl Stream {
         Ok(None)
     }
 
-    /// Claims the stream's next turn, if it need not wait. On a slow GPU it always has to wait.
+    /// Claims the stream's next turn if the stream is idle. Never succeeds on a slow GPU.
     fn try_turn(&self) -> Option<Turn<'_>> {
         if self.context.profile().launch_micros > 0 {
             return None;
@@ -181,7 +183,7 @@ impl Stream {
     }
 }
 
-/// Runs work unless the context has faulted; a fault or a panic of the work becomes the context's fault.
+/// Runs work unless the context has faulted. A fault or a panic of the work becomes the context's fault.
 fn attempt(context: &Context, work: impl FnOnce() -> Result<(), Fault>) {
     if context.fault() != 0 {
         return;
@@ -200,12 +202,12 @@ pub struct Event {
     pub id: usize,
     pub context: usize,
     pub timed: bool,
-    /// The part of the event that other processes share, too: it knows which record is the latest.
+    /// The part of the event that several processes share. It has the number of the latest record.
     pub shared: Option<Arc<SharedEvent>>,
     last: Mutex<Option<Record>>,
 }
 
-/// One recording: when the stream gets there, and at what time it did.
+/// One record of an event: the marker at which the stream reaches it, and the time when it did.
 #[derive(Clone)]
 struct Record {
     marker: Marker,
@@ -213,7 +215,7 @@ struct Record {
     context: Arc<Context>,
 }
 
-/// A record that other processes wait for; it is complete when this is dropped, done or not.
+/// A record that other processes can wait for. It is complete when this value is dropped, even if the record never ran.
 struct Announced {
     event: Arc<SharedEvent>,
     record: u64,
@@ -225,11 +227,11 @@ impl Drop for Announced {
     }
 }
 
-/// The progress of an event.
+/// Whether an event has a record, and whether its stream has reached the latest record.
 pub enum Progress {
     NeverRecorded,
     Pending,
-    /// Nanoseconds since the driver started.
+    /// The event was reached at this time, in nanoseconds since the driver started.
     Reached(u64),
 }
 
@@ -250,7 +252,8 @@ impl Event {
         Ok(())
     }
 
-    /// Like [`Self::record`], for a graph, whose steps have reported to the checker what comes before.
+    /// Records the event as [`Self::record`] does, for a graph. The graph's steps have already reported their order to
+    /// the checker.
     pub fn record_in_graph(&self, stream: &Stream, start: Instant) -> R {
         let nanos = Arc::new(AtomicU64::new(0));
         let stamp = Arc::clone(&nanos);
@@ -274,7 +277,7 @@ impl Event {
         Ok(())
     }
 
-    /// Makes work queued on `stream` from now on start after the last recording.
+    /// Makes all later work of `stream` wait for the event's latest record.
     pub fn hold(&self, stream: &Stream) -> R {
         if let Some(checker) = check::checker() {
             checker.wait(stream.queue.number(), self.id);
@@ -301,7 +304,7 @@ impl Event {
         progress
     }
 
-    /// Notes that the program knows the latest recording to be reached.
+    /// Records for the checker that the program knows the latest record to be reached.
     fn host_saw(&self) {
         if let Some(checker) = check::checker() {
             checker.host_saw(self.id);

@@ -1,5 +1,5 @@
-//! A condition of a graph: a word of device memory, whose address is its handle, and which kernels write by
-//! `cudaGraphSetConditional`.
+//! A condition of a graph, a word of device memory that kernels write with `cudaGraphSetConditional`. Its handle is the
+//! word's address.
 
 use crate::memory::arena;
 use crate::streams::context::Context;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 pub struct Condition {
     pub address: u64,
     pub context: Arc<Context>,
-    /// The handle of the graph that may have a node of it.
+    /// The handle of the graph whose nodes may use the condition.
     pub graph: usize,
-    /// The value at the start of each launch.
+    /// The value at the start of each launch, if the program set one.
     pub default: Option<u32>,
     pub is_null: bool,
 }

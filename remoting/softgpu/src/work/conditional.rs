@@ -1,4 +1,4 @@
-//! Conditional nodes of graphs, which ask a condition what to do.
+//! Conditional nodes of graphs, which read a condition and then run one of their graphs.
 
 use super::condition::Condition;
 use super::item::Work;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A node that chooses which of its graphs runs, and how often.
 pub type Conditional = graphs::Conditional<Work, Condition>;
 
-/// Returns the graph that a conditional node does next.
+/// Returns the graph that a conditional node runs next, or `None` if the node is done.
 fn choose(conditional: &Conditional) -> Option<usize> {
     let value = conditional.condition.get() as usize;
     match conditional.kind {
@@ -22,7 +22,8 @@ fn choose(conditional: &Conditional) -> Option<usize> {
     }
 }
 
-/// Does a conditional node, on a stream's thread. A null GPU runs no kernel that could end a loop, so it does nothing.
+/// Runs a conditional node on a stream's thread. On a null GPU this does nothing, because no kernel runs that could end
+/// a loop.
 pub fn run(conditional: &Conditional) -> Result<(), Fault> {
     let flat = |body: &SharedGraph<Work>| {
         let steps = steps(&lock(body)).map_err(|code| Fault { code, message: "a graph with a cycle".to_owned() })?;
@@ -45,7 +46,7 @@ pub fn run(conditional: &Conditional) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The conditions of a graph, and of those within.
+/// Adds the conditions of a graph and of the graphs in its nodes to `found`.
 pub fn conditions_of(graph: &Graph<Work>, found: &mut Vec<Arc<Condition>>) {
     for (_, node) in graph.nodes() {
         if let Work::Conditional(conditional) = &node.work {

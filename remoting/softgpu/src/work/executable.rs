@@ -1,4 +1,4 @@
-//! Graphs made ready to run, and their launches.
+//! Executable graphs and their launches.
 
 use super::conditional;
 use super::item::Work;
@@ -14,7 +14,7 @@ use graphs::{Backed, Graph, Registry, SharedGraph, steps};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// A work of a graph, and its operation in the checker.
+/// The work of a graph's node, and the overlap checker's operation for it.
 type Piece = (Work, Option<Arc<Operation>>);
 
 fn run((work, checked): &Piece) -> Result<(), Fault> {
@@ -24,21 +24,21 @@ fn run((work, checked): &Piece) -> Result<(), Fault> {
     }
 }
 
-/// An executable graph: a copy that its graph's changes do not reach.
+/// An executable graph: a copy of a graph. Later changes to the original graph do not affect it.
 pub struct Executable {
     pub id: usize,
     pub flags: u64,
     pub graph: SharedGraph<Work>,
-    /// The end of its latest launch: launches of one executable do not overlap.
+    /// The end of the latest launch. A new launch waits for it, so launches of one executable do not overlap.
     last: Mutex<Option<Marker>>,
-    /// The memory of its nodes.
+    /// The memory that the graph's allocation nodes use.
     _backed: Vec<Backed>,
 }
 
 impl Executable {
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` for launches by the device,
-    /// `CUDA_ERROR_OUT_OF_MEMORY`.
+    /// `CUDA_ERROR_INVALID_VALUE` for a cycle or unknown flags, `CUDA_ERROR_NOT_SUPPORTED` if the device shall launch
+    /// the graph, `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn new(registry: &Registry<Work>, graph: &Graph<Work>, flags: u64) -> R<Executable> {
         const KNOWN: u32 = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
             | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD
@@ -56,8 +56,8 @@ impl Executable {
         Ok(Executable { id: handles::mint(), flags, graph, last: Mutex::new(None), _backed: backed })
     }
 
-    /// Queues the whole graph. Pieces between events are one operation of the stream each, so that a graph takes no
-    /// more room in the queue than a launch does.
+    /// Queues the whole graph in a stream. All works between two events are one operation of the stream, so a graph
+    /// needs little more room in the queue than a kernel launch.
     pub fn launch(&self, registry: &Registry<Work>, stream: &Stream, start: Instant) -> R {
         if registry.is_capturing(stream.for_capture().id) {
             if graphs::lock(&self.graph).has_conditions() {
@@ -69,7 +69,7 @@ impl Executable {
         let graph = graphs::lock(&self.graph);
         let frees_first = self.flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
         registry.memories.launch(&graph, frees_first)?;
-        // The queue holds no memory: work that releases memory must not wait for itself.
+        // The queue must not own memory, because work that releases memory would then wait for itself.
         let steps = steps(&graph)?;
         let mut assigned = Vec::new();
         conditional::conditions_of(&graph, &mut assigned);
@@ -102,7 +102,8 @@ impl Executable {
         Ok(())
     }
 
-    /// The steps as the checker knows them.
+    /// Begins the steps in the overlap checker. Returns an operation for each step, or `None` for each if there is no
+    /// checker.
     fn checked(&self, stream: &Stream, steps: &[graphs::Step<Work>]) -> Vec<Option<Arc<Operation>>> {
         let Some(checker) = check::checker() else { return vec![None; steps.len()] };
         let as_checked = |step: &graphs::Step<Work>| check::Step {
@@ -114,7 +115,7 @@ impl Executable {
         checker.graph(self.id, &stream.place_now(), &steps).into_iter().map(Some).collect()
     }
 
-    /// Waits for the latest launch, if memory or objects of the program go with the graph.
+    /// Waits for the latest launch if the graph owns memory or user objects.
     pub fn wait_before_release(&self) {
         let graph = graphs::lock(&self.graph);
         let uses = graph.uses_memory() || graph.holds_objects();

@@ -1,4 +1,4 @@
-//! The work of a stream: the same for a call that is done in its turn and for a node of a graph.
+//! The work of a stream or of a graph's node.
 
 use super::conditional::{self, Conditional};
 use crate::engine::{Fault, computing};
@@ -22,7 +22,7 @@ pub enum Work {
     },
     Fill(Fill),
     Host(HostCall),
-    /// A graph of its own, as a node.
+    /// A child graph.
     Child(SharedGraph<Work>),
     Record(Arc<Event>),
     Wait(Arc<Event>),
@@ -31,7 +31,7 @@ pub enum Work {
     Conditional(Box<Conditional>),
 }
 
-/// A function of the program, with its argument as an address.
+/// A function of the program, with the address of its argument.
 #[derive(Clone, Copy)]
 pub struct HostCall {
     pub function: CUhostFn,
@@ -90,7 +90,8 @@ impl graphs::Work for Work {
 }
 
 impl Work {
-    /// Does the work, on a stream's thread. The stream handles events itself, and child graphs are taken apart before.
+    /// Does the work on a stream's thread. Events and child graphs are not run here: the stream handles events, and a
+    /// launch replaces a child graph by its nodes.
     pub fn run(&self) -> Result<(), Fault> {
         match self {
             Work::Launch(launch) => computing(|| launch.run())?,
@@ -102,7 +103,7 @@ impl Work {
                     ffi::call_back(function, *data);
                 }
             }),
-            // The memory was settled before the launch.
+            // The memory was allocated or freed before the launch.
             Work::Empty | Work::Child(_) | Work::Record(_) | Work::Wait(_) | Work::Allocate(_) | Work::Free(_) => (),
         }
         Ok(())

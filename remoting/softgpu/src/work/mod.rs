@@ -1,8 +1,8 @@
-//! Work: what a stream does in its turn, and what a node of a graph stands for.
+//! The work that a stream executes and that a node of a graph contains.
 //!
-//! `item` is one work; `conditional` is one that chooses among graphs by a `condition`, and `executable` queues a whole
-//! graph. `driver` makes works and hands them to streams; graphs themselves are of the crate `graphs`. It knows no
-//! handles.
+//! `item` is one work. `conditional` is a node that chooses between graphs by a `condition`, and `executable` queues a
+//! whole graph. `driver` creates works and queues them in streams. The crate `graphs` defines graphs. This module does
+//! not use handles.
 
 mod condition;
 mod conditional;

@@ -1,13 +1,13 @@
-//! Register allocation: liveness by data flow, then linear scan.
+//! Register allocation: liveness analysis by data flow, then linear scan.
 //!
-//! Compilers emit one virtual register per value, thousands in a large kernel; at 128 bytes a register a warp would fall
-//! out of the cache. Lanes are independent: a slot may hold one value in some lanes and another in others, because every
-//! write is masked, so per-thread liveness is enough under divergence too.
+//! Compilers use one virtual register for each value, which are thousands in a large kernel. A register has 128 bytes,
+//! so a warp's registers would not fit in the cache. Lanes are independent. All writes are masked, so a slot may hold
+//! different values in different lanes, and liveness for each thread is correct even if lanes diverge.
 
 use super::flow::BasicBlock;
 use crate::engine::code::{CONST, Inst, NONE, NOT};
 
-/// The kind of place that a register needs: one or two slots, or a predicate. `Wide` ones are taken apart before
+/// The kind of storage that a register needs: one slot, two slots, or a predicate. `Wide` registers are split before
 /// allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -17,7 +17,7 @@ pub enum Class {
     Pred,
 }
 
-/// The frame that allocation arrived at.
+/// The numbers of slots and predicates that a frame needs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Frame {
     pub slots: u32,
@@ -38,7 +38,7 @@ fn defs(inst: &Inst, lists: &[u32], mut visit: impl FnMut(usize)) {
     inst.targets.of(lists).iter().copied().filter_map(register).for_each(&mut visit);
 }
 
-/// A set of registers per block, as rows of bits.
+/// A set of registers for each block. A row of bits is one set.
 struct Rows {
     bits: Vec<u64>,
     width: usize,
@@ -73,7 +73,7 @@ fn members(row: &[u64], mut visit: impl FnMut(usize)) {
     }
 }
 
-/// Registers live at the start and at the end of each block.
+/// Returns the registers that are live at the start and at the end of each block.
 fn liveness(insts: &[Inst], lists: &[u32], blocks: &[BasicBlock], order: &[usize], registers: usize) -> (Rows, Rows) {
     let mut read = Rows::new(blocks.len(), registers);
     let mut written = Rows::new(blocks.len(), registers);
@@ -126,7 +126,7 @@ struct Interval {
     end: usize,
 }
 
-/// Live intervals over the layout order. An instruction at position p reads at 2p and writes at 2p + 1.
+/// Returns the live intervals over the layout order. An instruction at position p reads at 2p and writes at 2p + 1.
 fn intervals(insts: &[Inst], lists: &[u32], blocks: &[BasicBlock], order: &[usize], registers: usize) -> Vec<Interval> {
     let (live_in, live_out) = liveness(insts, lists, blocks, order, registers);
     let mut spans = vec![(usize::MAX, 0); registers];
@@ -151,7 +151,7 @@ fn intervals(insts: &[Inst], lists: &[u32], blocks: &[BasicBlock], order: &[usiz
     intervals
 }
 
-/// Gives every interval of one class a unit; returns how many units that took.
+/// Gives each interval of one class a unit, and returns the number of units.
 fn scan(intervals: impl Iterator<Item = Interval>, units: &mut [u32]) -> u32 {
     let mut free: Vec<u32> = Vec::new();
     let mut active: std::collections::BinaryHeap<std::cmp::Reverse<(usize, u32)>> = Default::default();
@@ -174,7 +174,8 @@ fn scan(intervals: impl Iterator<Item = Interval>, units: &mut [u32]) -> u32 {
     count
 }
 
-/// Replaces virtual registers by slots: doubles first in the frame, words after them, predicates apart.
+/// Replaces virtual registers by slots. In the frame, 64-bit registers come first and then 32-bit registers. Predicates
+/// are numbered separately.
 pub fn allocate(
     insts: &mut [Inst],
     lists: &mut [u32],

@@ -1,13 +1,13 @@
-//! Control flow: basic blocks and the order they are laid out in.
+//! Control flow: basic blocks and their order in the code.
 //!
-//! The interpreter runs the group of lanes with the lowest pc first, so the order decides where lanes meet again: it is a
-//! reverse post-order, in which a loop's exits come after its body.
+//! The interpreter runs the group of lanes with the lowest pc first, so the order decides where lanes converge. The
+//! order is a reverse post-order in which the exits of a loop come after its body.
 
-/// How control leaves an instruction. A guarded instruction also continues with the next one.
+/// The way in which control leaves an instruction. A guarded instruction may also continue with the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Flow {
     Next,
-    /// Like `Next`; the instruction refers to a call site.
+    /// Continue with the next instruction. The instruction refers to a call site.
     Call,
     Branch(u32),
     Table(Vec<u32>),
@@ -18,7 +18,7 @@ pub enum Flow {
 pub struct BasicBlock {
     pub start: usize,
     pub end: usize,
-    /// The block control falls through to.
+    /// The block to which control falls through.
     pub next: Option<usize>,
     pub branches: Vec<usize>,
 }
@@ -29,7 +29,7 @@ impl BasicBlock {
     }
 }
 
-/// Splits instructions into blocks. `labels[i]` is the instruction label `i` stands before.
+/// Splits instructions into blocks. `labels[i]` is the index of the instruction after label `i`.
 pub fn blocks(flow: &[Flow], guarded: impl Fn(usize) -> bool, labels: &[usize]) -> Vec<BasicBlock> {
     let count = flow.len();
     let mut leader = vec![false; count + 1];
@@ -67,14 +67,14 @@ pub fn blocks(flow: &[Flow], guarded: impl Fn(usize) -> bool, labels: &[usize]) 
     blocks
 }
 
-/// The layout order: reverse post-order of the blocks that can be reached. Of two successors the one later in the text is
-/// visited first and so placed later; compilers put loop exits after loop bodies.
+/// Returns the layout order, a reverse post-order of the reachable blocks. Of two successors, the one that is later in
+/// the text is visited first and so placed later, because compilers put loop exits after loop bodies.
 pub fn order(blocks: &[BasicBlock]) -> Vec<usize> {
     let mut visited = vec![false; blocks.len()];
     let mut post = Vec::with_capacity(blocks.len());
     let sorted = |block: usize| {
         let mut successors: Vec<usize> = blocks[block].successors().collect();
-        // Popped from the end: the latest in the text comes first.
+        // Successors are popped from the end, so the one that is latest in the text comes first.
         successors.sort_unstable();
         successors
     };

@@ -1,10 +1,10 @@
-//! Functions of NVIDIA's device runtime that concern the grid of a cooperative launch. Compilers that do not have the
-//! header cooperative_groups (numba's) call them; `libcudadevrt.a` has them as machine code only.
+//! Functions of NVIDIA's device runtime for the grid of a cooperative launch. Compilers that do not use the header
+//! cooperative_groups, such as numba's, call them. `libcudadevrt.a` has them only as machine code.
 
 use crate::engine::ptx::ast::Module;
 
-/// The barrier counts as the header's does (`cooperative_groups/details/sync.h`): the first block adds what makes the
-/// highest bit turn over when all others have added one.
+/// The PTX of these functions. The barrier counts as in the header (`cooperative_groups/details/sync.h`): each other
+/// block adds 1, and the first block adds a number that makes the highest bit change when all blocks have arrived.
 pub const PTX: &str = "
 .version 7.0
 .target sm_70
@@ -51,7 +51,7 @@ DONE:
 }
 ";
 
-/// Whether a program calls one of them. Its own, if it has them, go before these, which are weak.
+/// Whether a program needs [`PTX`], because it calls one of the functions without a definition of its own.
 pub fn is_wanted(modules: &[Module]) -> bool {
     let mut functions = modules.iter().flat_map(|module| &module.functions);
     functions.any(|function| function.body.is_none() && function.name.starts_with("cudaCG"))

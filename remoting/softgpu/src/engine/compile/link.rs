@@ -1,4 +1,4 @@
-//! Linking: names across units, then one body of code.
+//! The linker. It resolves names across units and joins their functions to one program.
 
 use std::collections::HashMap;
 
@@ -16,10 +16,10 @@ use crate::engine::{CompileError, Global, Kernel, Param, Space};
 use driverapi::constants::FIRST_WITH_CLUSTERS;
 use driverapi::registers::MAX_THREADS;
 
-/// The most shared memory a block may have.
+/// The maximum bytes of shared memory for a block.
 pub const MAX_SHARED: u32 = 227 << 10;
 
-/// The initialiser of a global with its addresses resolved.
+/// The initial contents of a global variable, with its addresses resolved.
 #[derive(Debug, Clone, Default)]
 pub struct Contents {
     pub bytes: Vec<u8>,
@@ -35,12 +35,12 @@ pub struct ContentsRelocation {
     pub addend: i64,
 }
 
-/// Everything `Program` holds.
+/// The linked program, which `Program` contains.
 pub struct Linked {
     pub code: Code,
     pub pool: Pool,
     pub kernels: Vec<Kernel>,
-    /// The function of each kernel.
+    /// The function index of each kernel.
     pub entries: Vec<u32>,
     pub globals: Vec<Global>,
     pub contents: Vec<Contents>,
@@ -147,7 +147,7 @@ fn link_functions<'m, 'a>(
             }
             let number = functions.len() as u32;
             functions.push(FunctionRef { unit, index, function });
-            // An entry's linkage is visible unless it is weak; its name is the module's.
+            // The linkage of an entry is visible unless it is weak. Its name is unique in the module.
             let linkage = if function.entry && function.linkage == Linkage::Internal {
                 Linkage::Visible
             } else {
@@ -223,7 +223,7 @@ fn build(
     Ok(Linked { code, pool: pool.finish(), kernels, entries, globals: globals.collect(), contents })
 }
 
-/// Adds a function to the code, making its indices the program's.
+/// Adds a function to the code, and converts its indices to those of the program.
 fn append(code: &mut Code, lowered: Lowered) {
     let (pc, lists, tables, calls) = (code.insts.len(), code.lists.len() as u32, code.tables.len(), code.calls.len());
     for (mut inst, index) in lowered.insts.into_iter().zip(lowered.indices) {
@@ -246,7 +246,7 @@ fn append(code: &mut Code, lowered: Lowered) {
     code.functions.push(FunctionInfo { entry_pc: pc as u32, ..lowered.info });
 }
 
-/// Stands in for a function that cannot be executed; kernels that reach it are refused.
+/// Adds a placeholder for a function that is not supported. Kernels that can reach it are refused.
 fn append_trap(code: &mut Code, name: &str) {
     let info = FunctionInfo {
         name: name.to_owned(),
@@ -262,8 +262,8 @@ fn append_trap(code: &mut Code, name: &str) {
     code.lines.push(0);
 }
 
-/// Spreads marks along calls: a mark of a function, such as that it is refused, holds for all functions that can reach
-/// it.
+/// Propagates marks along calls. If a function has a mark, such as the reason for its refusal, then all functions that
+/// can reach it get the mark.
 fn spread<T: Clone>(marks: &mut [Option<T>], edges: &[Vec<u32>]) {
     let mut changed = true;
     while changed {

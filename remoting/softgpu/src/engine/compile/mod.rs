@@ -1,8 +1,8 @@
-//! From syntax trees to decoded code: linking, decoding, register allocation, layout.
+//! The compiler, from syntax trees to decoded code: linking, decoding, register allocation and layout.
 //!
-//! `link` begins: it parses the units, links their `names`, and has `lower` translate each function, for which `decode`
-//! makes the instructions, `flow` orders the blocks and `allocate` chooses the registers. `shared` and `pool` place
-//! variables and constants. Called by `program`. It runs nothing: it only names the handlers of `exec`.
+//! `link` parses the units, links their `names`, and calls `lower` for each function. There `decode` creates the
+//! instructions, `flow` orders the blocks and `allocate` assigns registers. `shared` and `pool` place variables and
+//! constants. `program` calls this module. It only names the handlers in `exec`, and executes nothing.
 
 mod allocate;
 mod decode;

@@ -1,4 +1,4 @@
-//! The names of all units, and what they stand for.
+//! The names in all units, and the objects to which they refer.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::shared::SharedLayout;
 use crate::engine::CompileError;
 use crate::engine::ptx::ast::Linkage;
 
-/// The object that a name stands for.
+/// The object to which a name refers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Symbol {
     Global(u32),
@@ -15,7 +15,7 @@ pub enum Symbol {
     DynamicShared,
 }
 
-/// The names of all units.
+/// The names in all units.
 pub struct Linker<'a> {
     pub units: Vec<HashMap<&'a str, Symbol>>,
     pub external: HashMap<&'a str, Symbol>,
@@ -38,7 +38,7 @@ impl<'a> Linker<'a> {
             }
             std::collections::hash_map::Entry::Occupied(mut entry) => match linkage {
                 Linkage::Weak | Linkage::Common => {}
-                // A strong definition replaces a weak one; two strong ones were refused before.
+                // A strong definition replaces a weak one. Two strong definitions were refused earlier.
                 _ => {
                     entry.insert(symbol);
                 }

@@ -1,4 +1,4 @@
-//! Collects the constants of a program, each once.
+//! The constants of a program. Equal constants are stored once.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ pub struct PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// The operand for a number of 32 or, if `double`, 64 bits.
+    /// Returns the operand for a number of 32 bits, or of 64 bits if `double` is set.
     pub fn number(&mut self, bits: u64, double: bool) -> u32 {
         let bits = if double { bits } else { u64::from(bits as u32) };
         let pool = &mut self.pool;
@@ -24,7 +24,7 @@ impl PoolBuilder {
         })
     }
 
-    /// The operand for an address that the image decides.
+    /// Returns the operand for an address that is known only in an image.
     pub fn address(&mut self, target: Target, addend: i64) -> u32 {
         let pool = &mut self.pool;
         *self.addresses.entry((target, addend)).or_insert_with(|| {

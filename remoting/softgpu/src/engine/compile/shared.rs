@@ -1,30 +1,30 @@
 //! Placement of shared variables.
 //!
-//! A variable has one fixed place, which no other one has in a kernel that can reach both. So a kernel pays for what it and
-//! the functions below it name, and for what lies before that.
+//! A variable has one fixed offset. In each kernel that can reach the variable, no other reachable variable uses these
+//! bytes. A kernel therefore needs the bytes up to the end of the last variable that it can reach.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use crate::engine::ptx::ast::{Body, Function, Instr, Linkage, Module, Operand, Var, VarSpace};
 
-/// Dynamic shared memory begins at a multiple of it, whatever its variables ask for.
+/// The minimum alignment in bytes of dynamic shared memory.
 const MIN_DYNAMIC_ALIGN: u32 = 16;
 
-/// A function, by unit and index.
+/// A function: the index of its unit, and its index in the unit.
 type Node = (usize, usize);
 
-/// Placement of the shared variables of all units.
+/// The offsets of the shared variables of all units.
 pub struct SharedLayout<'a> {
-    /// Module-scope variables, by unit and name.
+    /// The offset of each module-scope variable, by unit and name.
     offsets: HashMap<(usize, &'a str), u32>,
-    /// Variables inside functions, by unit, function and variable.
+    /// The offset of each variable inside a function, by unit, function and variable.
     inner: HashMap<(usize, usize, usize), u32>,
-    /// The bytes each entry needs.
+    /// The bytes of shared memory that each entry needs.
     sizes: HashMap<Node, u32>,
-    /// Variables that other units may name.
+    /// The names of variables that other units may use.
     defined: HashSet<&'a str>,
-    /// The alignment of dynamic shared memory, which all variables of it share.
+    /// The alignment of dynamic shared memory in bytes, which all dynamic variables share.
     pub dynamic_align: u32,
 }
 
@@ -45,23 +45,23 @@ fn body_names<'a>(body: &Body<'a>) -> HashSet<&'a str> {
     out
 }
 
-/// Whether the size is given at launch, for the variable says none.
+/// Whether the variable has no size, so that the launch determines its size.
 fn is_open(var: &Var) -> bool {
     var.space == VarSpace::Shared && var.size == 0
 }
 
-/// The strictest alignment of a dynamic variable, and at least that of the widest access: programs put wider types into
-/// an array of bytes.
+/// Returns the strictest alignment of all dynamic variables. It is at least the alignment of the widest access, because
+/// programs put wider types into an array of bytes.
 fn dynamic_align(modules: &[Module], layout: &SharedLayout) -> u32 {
     let inner = modules.iter().flat_map(|module| &module.functions).filter_map(|function| function.body.as_ref());
     let vars = modules.iter().flat_map(|module| &module.vars).chain(inner.flat_map(|body| &body.vars));
     vars.filter(|var| layout.is_dynamic(var)).map(|var| var.align).fold(MIN_DYNAMIC_ALIGN, u32::max)
 }
 
-/// Which functions name what, and which kernels reach them.
+/// The names that each function uses, and the kernels that can reach each function.
 struct Reach<'a> {
     users: HashMap<&'a str, Vec<Node>>,
-    /// By function: the kernels that reach it.
+    /// The kernels that can reach each function.
     kernels: HashMap<Node, Vec<Node>>,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Reach<'a> {
             let (mut seen, mut left) = (HashSet::from([entry]), vec![entry]);
             while let Some(node) = left.pop() {
                 kernels.entry(node).or_default().push(entry);
-                // A call through a register may be of any function.
+                // A call through a register may reach any function that is not an entry.
                 let called: Vec<Node> = if indirect.contains(&node) {
                     functions.clone()
                 } else {
@@ -107,7 +107,7 @@ impl<'a> Reach<'a> {
         Reach { users, kernels }
     }
 
-    /// The kernels that reach a variable of a unit's scope.
+    /// Returns the kernels that can reach a variable of a unit.
     fn of_variable(&self, unit: usize, var: &Var) -> Vec<Node> {
         let users = self.users.get(var.name).into_iter().flatten();
         let users = users.filter(|(of, _)| *of == unit || var.linkage != Linkage::Internal);
@@ -122,7 +122,7 @@ impl<'a> Reach<'a> {
     }
 }
 
-/// The scope of a variable: a unit's, or a function's with the variable's number.
+/// The scope of a variable: a unit, or a function and the variable's index.
 enum At {
     Scope(usize),
     Function(Node, usize),
@@ -158,7 +158,7 @@ impl<'a> SharedLayout<'a> {
                 }
             }
         }
-        // What most kernels have is in front, where it leaves the fewest gaps.
+        // Variables that most kernels use come first, because that leaves the fewest gaps.
         variables.sort_by_key(|(var, _, kernels)| Reverse((kernels.len(), var.align)));
         let mut ends: HashMap<Node, u64> = HashMap::new();
         for (var, at, kernels) in variables {
@@ -175,7 +175,8 @@ impl<'a> SharedLayout<'a> {
         layout
     }
 
-    /// Whether the size is given at launch: the variable says none, or says that it is elsewhere and no unit has it.
+    /// Whether the launch determines the variable's size. This holds for a variable without a size, and for an external
+    /// variable that no unit defines.
     pub fn is_dynamic(&self, var: &Var) -> bool {
         let elsewhere = var.space == VarSpace::Shared && var.linkage == Linkage::Extern;
         is_open(var) || elsewhere && !self.defined.contains(var.name)
@@ -189,13 +190,13 @@ impl<'a> SharedLayout<'a> {
         self.inner.get(&(unit, function, var)).copied()
     }
 
-    /// The static shared memory of an entry.
+    /// Returns the bytes of static shared memory of an entry.
     pub fn size(&self, unit: usize, function: usize) -> u32 {
         self.sizes.get(&(unit, function)).copied().unwrap_or(0)
     }
 }
 
-/// Parameters of an entry in its parameter buffer: (offset, size, align) each, and the size of the buffer.
+/// Returns the offset, size and alignment of each parameter in an entry's parameter buffer, and the size of the buffer.
 pub fn parameter_layout(function: &Function) -> (Vec<(u32, u32, u32)>, u32) {
     let mut end = 0u32;
     let places = function.params.iter().map(|param| {

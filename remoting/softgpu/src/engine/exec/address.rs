@@ -1,4 +1,4 @@
-//! From the addresses of lanes to checked host addresses.
+//! Conversion of lanes' addresses to checked host addresses.
 
 use super::Block;
 use super::affine::Affine;
@@ -7,7 +7,7 @@ use super::lanes::{ALL, LANES, set_lanes};
 use super::registers::Rows;
 use crate::engine::code::{Inst, LOCAL_WINDOW, NONE, PARAM_WINDOW, SHARED_WINDOW, Step};
 
-/// State spaces, in the low bits of a memory instruction's `mods`.
+/// The state spaces, which are in the low bits of a memory instruction's `mods`, and the flags behind them.
 pub mod space {
     pub const GENERIC: u32 = 0;
     pub const GLOBAL: u32 = 1;
@@ -15,18 +15,18 @@ pub mod space {
     pub const LOCAL: u32 = 3;
     pub const PARAM: u32 = 4;
     pub const MASK: u32 = 7;
-    /// The access orders others: acquire for a load, release for a store.
+    /// Whether the access orders other accesses: a load acquires, and a store releases.
     pub const ORDERED: u32 = 8;
-    /// The address operand is 32 bits wide.
+    /// Whether the address operand is 32 bits wide.
     pub const NARROW: u32 = 16;
-    /// Other threads may meet the access.
+    /// Whether the access is strong, so that it may race with accesses of other threads.
     pub const STRONG: u32 = 32;
 }
 
-/// Addresses as a kernel sees them, one per lane.
+/// The addresses of an instruction as the kernel sees them, one for each lane.
 pub type Addresses = [u64; LANES];
 
-/// Whether accesses of `bytes` are aligned and inside `len` bytes from `base`.
+/// Whether all accesses of `bytes` bytes are aligned and inside the `len` bytes from `base`.
 #[inline(always)]
 fn all_within(addresses: &Addresses, bytes: u64, base: u64, len: u64) -> bool {
     let Some(limit) = len.checked_sub(bytes) else { return false };
@@ -37,21 +37,21 @@ fn all_within(addresses: &Addresses, bytes: u64, base: u64, len: u64) -> bool {
     !bad
 }
 
-/// The rows with the base of an instruction's addresses, for a block in step.
+/// The rows of the register that contains an instruction's base address, for a block in lockstep.
 #[derive(Clone, Copy)]
 pub enum AddressRows {
     Narrow(Rows<u32>),
     Wide(Rows<u64>),
 }
 
-/// Why a lane may not access an address.
+/// The reason why a lane may not access an address.
 pub enum Bad {
     Outside,
     Misaligned,
 }
 
 impl Block<'_> {
-    /// The addresses an instruction names: its operand `a` plus its offset.
+    /// Returns an instruction's addresses: its operand `a` plus its offset.
     #[inline(always)]
     pub fn addresses(&self, inst: &Inst) -> Addresses {
         let offset = inst.imm as u64;
@@ -73,7 +73,7 @@ impl Block<'_> {
         addresses
     }
 
-    /// The addresses an instruction names in a block in step, if they are affine.
+    /// Returns an instruction's addresses in a block in lockstep, or `None` if they are not affine.
     #[inline(always)]
     pub fn affine_addresses(&self, inst: &Inst) -> Option<Affine> {
         let offset = inst.imm as u64;
@@ -88,8 +88,8 @@ impl Block<'_> {
         Some(Affine { base: base.base.wrapping_add(offset), ..base })
     }
 
-    /// The host address of a stretch of a state space that all threads of a block share; `None` unless it is valid and
-    /// aligned to the size of its elements.
+    /// Returns the host address of a range in a state space that all threads of a block share. Returns `None` if the
+    /// range is not valid or not aligned to the size of its elements.
     #[inline(always)]
     pub fn locate_stretch(&mut self, inst: &Inst, address: u64, bytes: u64, element: u64) -> Option<Host> {
         let end = address.checked_add(bytes)?;
@@ -105,7 +105,7 @@ impl Block<'_> {
         }
     }
 
-    /// The host address of the first of a block's elements in step, if they lie one behind the other.
+    /// Returns the host address of the elements of a block in lockstep, or `None` if the elements are not contiguous.
     #[inline(always)]
     pub fn locate_rows(&mut self, inst: &Inst, element: usize) -> Option<Host> {
         let (addresses, last) = (self.affine_addresses(inst)?, self.last());
@@ -116,7 +116,7 @@ impl Block<'_> {
         self.locate_stretch(inst, addresses.base, stride * (last.block + 1), step)
     }
 
-    /// The rows of the register that an instruction's addresses start from.
+    /// Returns the rows of the register with an instruction's base address.
     #[inline(always)]
     pub fn address_rows(&mut self, inst: &Inst) -> AddressRows {
         if inst.mods & space::NARROW != 0 {
@@ -126,7 +126,7 @@ impl Block<'_> {
         }
     }
 
-    /// The addresses an instruction names in a warp of a block in step.
+    /// Returns an instruction's addresses in one warp of a block in lockstep.
     #[inline(always)]
     pub fn addresses_of(&self, inst: &Inst, rows: AddressRows, warp: usize) -> Addresses {
         let mut addresses = [0; LANES];
@@ -147,8 +147,8 @@ impl Block<'_> {
         addresses
     }
 
-    /// Turns addresses of a state space into host addresses, checked for `bytes` each. Lanes outside the mask get the
-    /// address of the first lane inside.
+    /// Converts addresses in a state space to host addresses, and checks `bytes` bytes at each. Lanes that are not in
+    /// the mask get the address of the first lane that is.
     #[inline(always)]
     pub fn locate(&mut self, inst: &Inst, bytes: u64, mask: u32) -> Result<[Host; LANES], Step> {
         let mut addresses = self.addresses(inst);
@@ -168,8 +168,8 @@ impl Block<'_> {
         Ok(hosts)
     }
 
-    /// Returns the number to add to a row of addresses to get host addresses, if all of them lie in shared memory, or
-    /// in one range of device memory.
+    /// Returns the number that converts a row of addresses to host addresses by addition. Returns `None` unless all
+    /// addresses are in shared memory, or in one range of device memory.
     #[inline(always)]
     pub fn locate_row(&mut self, inst: &Inst, bytes: u64, addresses: &Addresses) -> Option<u64> {
         match inst.mods & space::MASK {
@@ -195,13 +195,13 @@ impl Block<'_> {
         bits & (bytes - 1) == 0 && end >= high && self.in_range(low, end)
     }
 
-    /// The device range used last, empty if it may have gone.
+    /// Returns the device range that was used last. It is empty if a range has been removed since then.
     #[inline(always)]
     fn recent_range(&self) -> (u64, u64) {
         if self.launch.memory.generation() == self.generation { self.ranges[0] } else { (0, 0) }
     }
 
-    /// Whether `[low, end)` lies in one of the device ranges used lately, or in one of the map.
+    /// Whether `[low, end)` is in one of the recently used device ranges, or in another range of the map.
     #[inline(always)]
     fn in_range(&mut self, low: u64, end: u64) -> bool {
         let (base, len) = self.recent_range();
@@ -241,7 +241,7 @@ impl Block<'_> {
         Ok(hosts)
     }
 
-    /// The host address of one lane's access.
+    /// Returns the host address of one lane's access.
     pub fn locate_one(&mut self, space: u32, address: u64, bytes: u64, lane: usize) -> Result<Host, Bad> {
         if address & (bytes - 1) != 0 {
             return Err(Bad::Misaligned);

@@ -1,28 +1,28 @@
-//! Values that need no lanes: a register whose value in thread `t` of block `b` is `base + step * t + stride * b`, where
-//! blocks that run in step are counted from 0. Addresses and loop counters mostly are of this form.
+//! Values that are stored without lanes: an affine register has the value `base + step * t + stride * b` in thread `t`
+//! of block `b`. Blocks that run in lockstep are numbered from 0. Most addresses and loop counters have this form.
 //!
-//! Sums, products with a common factor and left shifts hold modulo 2^32 or 2^64; where the width matters (widening,
-//! comparing, right shifts) the rules ask that no thread's value wraps.
+//! Sums, products with a common factor and left shifts are exact modulo 2^32 or 2^64. For operations whose result
+//! depends on the width (widening, comparing, right shifts), the rules require that the value wraps in no thread.
 
 use super::lanes::Lane;
 
-/// For a register of 32 bits only the low halves count.
+/// An affine value. In a 32-bit register only the low halves of the fields count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Affine {
     pub base: u64,
-    /// From thread to thread, and from block to block.
+    /// The difference between consecutive threads. `stride` is the difference between consecutive blocks.
     pub step: u64,
     pub stride: u64,
 }
 
-/// The highest index of a thread in its block, and of a block.
+/// The highest index of a thread in its block, and the highest index of a block.
 #[derive(Debug, Clone, Copy)]
 pub struct Last {
     pub thread: u64,
     pub block: u64,
 }
 
-/// The result of an operation on affine values, if it is affine.
+/// A function that returns the result of an operation on affine values, or `None` if it is not affine.
 pub type Rule = fn(sources: [Affine; 3], last: Last) -> Option<Affine>;
 
 impl Affine {
@@ -31,7 +31,7 @@ impl Affine {
         Affine { base, step: 0, stride: 0 }
     }
 
-    /// The same in all threads.
+    /// Whether the value is the same in all threads.
     #[inline(always)]
     pub fn is_uniform(self) -> bool {
         self.step | self.stride == 0
@@ -42,7 +42,7 @@ impl Affine {
         self.base.wrapping_add(self.step.wrapping_mul(thread)).wrapping_add(self.stride.wrapping_mul(block))
     }
 
-    /// Keeps as many bits as `T` has.
+    /// Returns the value with only the bits that fit in `T`.
     #[inline(always)]
     pub fn truncated<T: Lane>(self) -> Affine {
         if T::SLOTS == 1 { self.map(|part| u64::from(part as u32)) } else { self }
@@ -67,7 +67,7 @@ impl Affine {
         self.map(|part| part.wrapping_mul(factor))
     }
 
-    /// Whether the value, signed, is within bounds in every thread.
+    /// Whether the signed value is within bounds in every thread.
     #[inline(always)]
     fn stays_within(self, least: i64, most: i64, last: Last) -> bool {
         let ways = [(self.step, last.thread), (self.stride, last.block)];
@@ -136,13 +136,13 @@ pub fn shift_left_64([a, b, _]: [Affine; 3], _last: Last) -> Option<Affine> {
     shift_left(a, b, 64)
 }
 
-/// Returns the value as a signed 64-bit one, if it wraps in no thread.
+/// Returns the value as a signed 64-bit value, or `None` if it wraps in a thread.
 #[inline(always)]
 fn signed_64(a: Affine, last: Last) -> Option<Affine> {
     Some(a).filter(|a| a.stays_within(i64::MIN, i64::MAX, last))
 }
 
-/// An arithmetic right shift whose lost bits are the same in all threads.
+/// Returns the result of an arithmetic right shift, if the bits that are shifted out are the same in all threads.
 #[inline(always)]
 pub fn shift_right_s64([a, b, _]: [Affine; 3], last: Last) -> Option<Affine> {
     let (a, bits) = (signed_64(a, last)?, b.base as u32);
@@ -156,13 +156,13 @@ fn word(part: u64) -> u64 {
     i64::from(part as i32) as u64
 }
 
-/// A signed 32-bit value as one of 64 bits.
+/// Sign-extends a 32-bit value to 64 bits.
 #[inline(always)]
 fn sign_extended(a: Affine, last: Last) -> Option<Affine> {
     Some(a.map(word)).filter(|a| a.stays_within(i32::MIN.into(), i32::MAX.into(), last))
 }
 
-/// An unsigned 32-bit value as one of 64 bits.
+/// Zero-extends a 32-bit value to 64 bits.
 #[inline(always)]
 fn zero_extended(a: Affine, last: Last) -> Option<Affine> {
     let a = Affine { base: u64::from(a.base as u32), ..a.map(word) };
@@ -199,18 +199,18 @@ pub fn wide_product_sum_u([a, b, c]: [Affine; 3], last: Last) -> Option<Affine> 
     product_sum([zero_extended(a, last)?, zero_extended(b, last)?, c], last)
 }
 
-/// Which numbers a comparison is about.
+/// The type of the numbers that a comparison compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// None that could be compared by their ends.
+    /// A type for which the first and last thread do not determine the result.
     Other,
     Signed32,
     Unsigned32,
     Signed64,
 }
 
-/// Both values in the first and the last thread of the first and the last block. A comparison that comes out the same at
-/// these comes out so everywhere.
+/// Returns both values in the first and the last thread of the first and the last block. If a comparison has the same
+/// result at these four points, it has this result in all threads.
 #[inline(always)]
 pub fn corners(a: Affine, b: Affine, order: Order, last: Last) -> Option<[[u64; 2]; 4]> {
     let extended = |a: Affine| match order {
@@ -238,7 +238,7 @@ mod tests {
         [a, b, Affine::default()]
     }
 
-    /// Whether a rule's result is the operation's in every thread.
+    /// Checks that a rule's result equals the operation's result in every thread.
     fn holds(rule: Rule, sources: [Affine; 3], f: impl Fn([u64; 3]) -> u64) {
         let result = rule(sources, LAST).expect("affine");
         for (thread, block) in (0..128).flat_map(|thread| (0..4).map(move |block| (thread, block))) {

@@ -1,16 +1,16 @@
-//! The threads that have arrived at a barrier.
+//! The state of a barrier: the threads that have arrived.
 
-/// The barriers that programs name, and that of the cluster.
+/// The number of barriers: those that programs can name, and that of the cluster.
 pub const BARRIERS: usize = 17;
 pub const CLUSTER: usize = 16;
 
 #[derive(Default)]
 pub struct Barrier {
-    /// The lanes that arrived, per warp.
+    /// The mask of the lanes that arrived, for each warp.
     pub arrived: Vec<u32>,
-    /// The lanes for which `bar.red`'s predicate held, per warp.
+    /// The mask of the lanes for which the predicate of `bar.red` was true, for each warp.
     pub truths: Vec<u32>,
-    /// The number of threads given at arrival; 0 means all of the block.
+    /// The number of threads given at arrival, or 0 for all threads of the block.
     pub expected: u32,
 }
 

@@ -1,4 +1,5 @@
-//! `atom` and `red` (ISA 9.7.13): lane by lane in order, each a host atomic, since other blocks run on other OS threads.
+//! `atom` and `red` (ISA 9.7.13). Lanes are processed in order. Each lane uses an atomic of the host, because other
+//! blocks run on other OS threads.
 
 use std::arch::asm;
 use std::marker::PhantomData;
@@ -12,7 +13,7 @@ use super::{Block, Handler};
 use crate::engine::code::{Inst, NONE, Step};
 use crate::engine::watch::Access;
 
-/// Operations, in `mods` from bit 8 up.
+/// The operations, which are in `mods` from bit 8 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Op {
@@ -71,14 +72,14 @@ const OPS: [Op; 25] = [
     Op::MaxBf16,
 ];
 
-/// A width of memory that can be updated atomically.
+/// A type of memory that can be updated atomically.
 pub trait Cell: Copy + Eq {
     type Register: Lane;
     fn from_register(value: Self::Register) -> Self;
     fn to_register(self) -> Self::Register;
-    /// The value an operation leaves, given the old one and the operands.
+    /// Returns the new value of an operation, given the old value and the operands.
     fn apply(op: Op, old: Self, b: Self, c: Self) -> Self;
-    /// Replaces the value at an address by `f` of it; returns the old one.
+    /// Atomically replaces the value at an address by `f` of the value. Returns the old value.
     fn update(host: Host, f: impl Fn(Self) -> Self) -> Self;
 }
 
@@ -147,7 +148,7 @@ macro_rules! cell {
     };
 }
 
-/// The operation on 16-bit floats and its flags.
+/// Returns the corresponding operation on 16-bit floats, and its flags.
 fn half_op(op: Op) -> (HalfOp, u32) {
     let bf16 = super::half::flag::BF16;
     match op {
@@ -182,7 +183,8 @@ cell!(u16, i16, u32, AtomicU16, float16);
 cell!(u32, i32, u32, AtomicU32, float32);
 cell!(u64, i64, u64, AtomicU64, float64);
 
-/// `atom` (result in `d`) or `red` (`d` absent): address `a` + `imm`, operands `b` and `c`.
+/// The handler of `atom` (result in `d`) and `red` (no `d`). The address is `a` + `imm`, and the operands are `b` and
+/// `c`.
 pub struct Atomic<T>(PhantomData<T>);
 
 impl<T: Cell> Handler for Atomic<T> {
@@ -215,8 +217,8 @@ impl<T: Cell> Handler for Atomic<T> {
     }
 }
 
-/// `atom.b128`: address `a` + `imm`, the halves of the operands in `sources`, those of the result in `targets` if any.
-/// Compiled only where the processor has the instruction.
+/// The handler of `atom.b128`. The address is `a` + `imm`. `sources` contains the halves of the operands, and `targets`
+/// those of the result, if it has one. It is compiled only for processors that have the instruction.
 pub struct AtomicWide;
 
 impl Handler for AtomicWide {
@@ -249,11 +251,11 @@ impl Handler for AtomicWide {
     }
 }
 
-/// Writes `new` if the 16 bytes are `expected`; returns what was there.
+/// Writes `new` if the 16 bytes equal `expected`. Returns the old bytes.
 fn replace(host: Host, expected: u128, new: u128) -> u128 {
     let (mut low, mut high) = (expected as u64, (expected >> 64) as u64);
     // SAFETY: as in `Cell::update`, for 16 bytes; a program that needs the instruction is refused where the processor has
-    // none. The compiler keeps `rbx` for itself, so that it is put back; the address has a register of its own beside it.
+    // none. The compiler keeps `rbx` for itself, so the code restores it. The address has a separate register.
     unsafe {
         asm!(
             "xchg {kept}, rbx", "lock cmpxchg16b [rdi]", "mov rbx, {kept}",

@@ -1,4 +1,4 @@
-//! Barriers of a block (ISA 9.7.13.1): counted per thread, so that divergent and early-exited lanes are right.
+//! The barriers of a block (ISA 9.7.13.1). Arrivals are counted for each thread, so lanes may diverge or exit early.
 
 use super::arrivals::Barrier;
 pub use super::arrivals::CLUSTER;
@@ -7,19 +7,19 @@ use super::warp::{Wait, Warp};
 use super::{Block, Handler};
 use crate::engine::code::{CONST, Inst, NONE, Step};
 
-/// Flavours of `bar`, in the low bits of `mods`.
+/// The kinds of `bar`, which are in the low bits of `mods`.
 pub mod kind {
     pub const SYNC: u32 = 0;
     pub const ARRIVE: u32 = 1;
     pub const POPC: u32 = 2;
     pub const AND: u32 = 3;
     pub const OR: u32 = 4;
-    /// `barrier.cluster.wait`: at a barrier that programs cannot name.
+    /// `barrier.cluster.wait`, which uses a barrier that programs cannot name.
     pub const CLUSTER: u32 = 5;
 }
 
 impl Block<'_> {
-    /// The live lanes of each warp; the running one is out of its place.
+    /// Returns the live lanes of each warp. The running warp is not in `warps`, so its lanes are read from `warp`.
     fn live_lanes(&self) -> impl Iterator<Item = u32> + '_ {
         let current = self.warp.id as usize;
         self.warps.iter().enumerate().map(move |(id, warp)| if id == current { self.warp.live } else { warp.live })
@@ -33,14 +33,15 @@ impl Block<'_> {
         if barrier.expected == 0 {
             return self.live_lanes().zip(&barrier.arrived).all(|(live, &arrived)| live & !arrived == 0);
         }
-        // A given count is in whole warps: lanes that exited or never were count with their warp.
+        // A count that the program gives is in whole warps. In an arrived warp, lanes that exited or never existed are
+        // counted too.
         let count = self.live_lanes().zip(&barrier.arrived).map(|(live, &arrived)| {
             if arrived != 0 && live & !arrived == 0 { LANES as u32 } else { arrived.count_ones() }
         });
         count.sum::<u32>() >= barrier.expected
     }
 
-    /// Lets everybody who waits at a completed barrier go on.
+    /// Lets all groups that wait at a completed barrier continue.
     fn release(&mut self, number: usize) {
         self.released = true;
         let barrier = std::mem::take(&mut self.barriers[number]);
@@ -91,14 +92,14 @@ impl Block<'_> {
         any
     }
 
-    /// Some threads exited: barriers may be complete without them.
+    /// Completes barriers that no longer have to wait for threads that exited.
     pub fn threads_left(&mut self) {
         self.release_complete();
     }
 }
 
-/// `bar.sync`, `bar.arrive` and `bar.red`: barrier number in `a`, thread count in `b` (or none), predicate in `c`; the
-/// result of a reduction in `d` or predicate `d2`.
+/// The handler of `bar.sync`, `bar.arrive` and `bar.red`. Operands: barrier number in `a`, thread count in `b` (or
+/// none), predicate in `c`. The result of a reduction is in `d` or the predicate `d2`.
 pub struct Bar;
 
 impl Handler for Bar {
@@ -119,7 +120,7 @@ impl Handler for Bar {
             }
             return Step::Next;
         }
-        // Set the lanes aside as waiting; if they completed the barrier they are woken at once.
+        // Set the lanes aside as waiting. If they completed the barrier, they are woken at once.
         let group = &mut block.warp.group;
         if group.mask != mask {
             let rest = super::warp::Group { mask: group.mask & !mask, pc: group.pc + 1, ..group.clone() };
@@ -135,7 +136,7 @@ impl Handler for Bar {
         Step::Switch
     }
 
-    /// All threads arrive together, so nobody waits.
+    /// All threads arrive together, so none of them waits.
     fn run_block(block: &mut Block, inst: &Inst) -> Step {
         let number = block.affine::<u32>(inst.a).filter(|_| inst.a & CONST != 0);
         let open = number.is_some_and(|n| block.barriers.get(n.base as usize).is_some_and(Barrier::is_open));

@@ -1,4 +1,4 @@
-//! A block of threads: its warps, shared memory and barriers, run by one OS thread a turn at a time.
+//! A block of threads with its warps, shared memory and barriers. One OS thread runs it, a turn at a time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -23,7 +23,7 @@ pub struct Launch<'a> {
     pub block: [u32; 3],
     pub static_shared: u32,
     pub dynamic_shared: u32,
-    /// The start of dynamic shared memory: all variables of it have one address.
+    /// The offset of dynamic shared memory. All dynamic variables have this address.
     pub dynamic_start: u32,
     pub params: &'a [u8],
     pub memory: &'a MemoryMap,
@@ -33,15 +33,15 @@ pub struct Launch<'a> {
     pub cancel: &'a AtomicBool,
     pub start: Instant,
     pub id: u64,
-    /// The address of what blocks of a cooperative launch count themselves in, or 0.
+    /// The address of the counter for blocks of a cooperative launch, or 0 if there is none.
     pub workspace: u64,
-    /// Backward branches in a turn.
+    /// The number of backward branches in a turn.
     pub turn: u32,
-    /// The observer of accesses to global memory.
+    /// The observer of accesses to global memory, if there is one.
     pub watch: Option<&'a dyn Watch>,
 }
 
-/// How far a block got in a turn.
+/// The state of a block after a turn.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Turn {
     Running,
@@ -50,23 +50,25 @@ pub enum Turn {
 
 pub struct Block<'a> {
     pub launch: &'a Launch<'a>,
-    /// The running warp; its place in `warps` is empty meanwhile.
+    /// The running warp. Its entry in `warps` is empty while it runs.
     pub warp: Warp,
     pub warps: Vec<Warp>,
     pub registers: Registers,
     pub lockstep: Lockstep,
-    /// The block's place in the grid; the first one's of a team.
+    /// The block's index in the grid. In a team, this is the index of the first block.
     pub ctaid: [u32; 3],
-    /// How many blocks in a row along x run as one, and the warps of each.
+    /// The number of consecutive blocks along x that run as one team. `block_warps` is the number of warps in each
+    /// block.
     pub team: u32,
     pub block_warps: u32,
-    /// Shared memory in 16-byte units, so that vector accesses are aligned.
+    /// The shared memory, in units of 16 bytes so that vector accesses are aligned.
     pub shared: Vec<u128>,
     pub barriers: [Barrier; BARRIERS],
-    /// Device ranges found lately, most recent first, and the memory map's generation they are of.
+    /// The device ranges that were used last, most recent first. They are valid while the memory map's generation
+    /// equals `generation`.
     pub ranges: [(u64, u64); 4],
     pub generation: u64,
-    /// A barrier was completed: warps may be together again.
+    /// Whether a barrier was completed, so that all warps may be at the same place again.
     pub released: bool,
     pub fault: Option<Fault>,
 }
@@ -91,8 +93,8 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Starts a team of blocks from the given linear id on, reusing the memory of the one before. What a thread has not written is
-    /// undefined, so that nothing needs to be cleared.
+    /// Starts a team of blocks from the given linear id on, in the memory of the previous team. A thread's memory is
+    /// undefined until the thread writes it, so nothing is cleared.
     pub fn start(&mut self, linear: u64, team: u32) {
         let launch = self.launch;
         let [x, y, _] = launch.grid.map(u64::from);
@@ -114,7 +116,7 @@ impl<'a> Block<'a> {
         self.fault = None;
     }
 
-    /// Dynamic shared memory is as long as was asked for, wherever behind the static it begins.
+    /// Returns the bytes of shared memory: the static part, any gap for alignment, and the dynamic part.
     pub fn shared_bytes(&self) -> u32 {
         match self.launch.dynamic_shared {
             0 => self.launch.static_shared,
@@ -122,7 +124,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Gives every warp a turn.
+    /// Runs each warp for one turn.
     pub fn turn(&mut self) -> Result<Turn, Fault> {
         if self.launch.cancel.load(Ordering::Relaxed) {
             return Err(Fault { code: 702, message: format!("kernel '{}' was cancelled", self.launch.kernel) });
@@ -157,7 +159,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Runs the current warp until its turn is over or none of its groups can go on.
+    /// Runs the current warp until its turn is over or none of its groups can continue.
     fn run(&mut self) {
         let code = self.launch.code;
         self.warp.begin_turn(self.launch.turn);
@@ -192,7 +194,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// A source operand.
+    /// Returns the lanes of a source operand.
     #[inline(always)]
     pub fn src<T: Lane>(&self, operand: u32) -> &[T; LANES] {
         if operand & CONST != 0 {
@@ -202,14 +204,14 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Writes a destination in the lanes of the mask.
+    /// Writes a destination operand in the lanes of the mask.
     #[inline(always)]
     pub fn set<T: Lane>(&mut self, operand: u32, value: &[T; LANES], mask: u32) {
         let slot = self.warp.group.frame.slots + operand;
         blend(self.registers.row_mut(slot, self.warp.id), value, mask);
     }
 
-    /// The lanes in which a predicate operand holds; all if it is absent.
+    /// Returns the lanes in which a predicate operand is true. An absent operand is true in all lanes.
     #[inline(always)]
     pub fn pred(&self, operand: u32) -> u32 {
         if operand == NONE {
@@ -240,14 +242,14 @@ impl<'a> Block<'a> {
         Step::Fault
     }
 
-    /// The thread index of a lane of the current warp.
+    /// Returns the thread index of a lane of the current warp.
     pub fn thread(&self, lane: usize) -> [u32; 3] {
         let [x, y, _] = self.launch.block;
         let linear = self.warp.id % self.block_warps * LANES as u32 + lane as u32;
         [linear % x, linear / x % y, linear / x / y]
     }
 
-    /// The place in the grid of the current warp's block.
+    /// Returns the index in the grid of the current warp's block.
     pub fn running_block(&self) -> [u32; 3] {
         let [x, y, z] = self.ctaid;
         [x + self.warp.id / self.block_warps, y, z]
@@ -269,7 +271,7 @@ impl<'a> Block<'a> {
         Fault { code: 719, message }
     }
 
-    /// The instruction a waiting group is at.
+    /// Returns the instruction at which a group waits.
     pub fn inst_at(&self, pc: u32) -> &'a Inst {
         &self.launch.code.insts[pc as usize]
     }

@@ -1,7 +1,7 @@
 //! Operations between the lanes of a warp (ISA 9.7.9.9, 9.7.13): `shfl`, `vote`, `match`, `redux`, `bar.warp`.
 //!
-//! A `.sync` operation waits until every live lane of its member mask is at such an operation. Lanes hand in their values
-//! on arrival, so that groups that come from different places can meet.
+//! A `.sync` operation waits until all live lanes of its member mask have reached such an operation. A lane stores its
+//! values when it arrives, so groups that arrive from different places in the code can exchange values.
 
 use std::marker::PhantomData;
 
@@ -10,11 +10,12 @@ use super::warp::{Group, Wait};
 use super::{Block, Handler};
 use crate::engine::code::{Inst, NONE, Step};
 
-/// A warp operation. Operand `e` is the member mask; without it the operation is one of the running group alone.
+/// An operation between the lanes of a warp. Operand `e` is the member mask. Without it, only the running group takes
+/// part.
 pub trait Collective {
-    /// Hands in the values of the mask's lanes.
+    /// Stores the values of the mask's lanes for the other lanes.
     fn hand_in(block: &mut Block, inst: &Inst, mask: u32);
-    /// Computes the results of the lanes of `mask`, given that all lanes of `present` handed in.
+    /// Computes the results of the lanes in `mask`. All lanes in `present` have stored their values.
     fn finish(block: &mut Block, inst: &Inst, mask: u32, present: u32);
 }
 
@@ -43,14 +44,14 @@ impl<C: Collective> Handler for Sync<C> {
             return Step::Switch;
         }
         C::finish(block, inst, mask, arrived);
-        // Those who waited for these lanes run their instruction again and find everybody arrived.
+        // The groups that waited for these lanes can now finish too.
         block.wake_lanes(mask);
         Step::Next
     }
 }
 
 impl Block<'_> {
-    /// Finishes the groups that waited for lanes which have arrived (or exited).
+    /// Finishes the waiting groups whose missing lanes have now arrived or exited.
     fn wake_lanes(&mut self, arriving: u32) {
         let live = self.warp.live;
         let waiting = self.warp.others.iter().filter(|group| group.wait == Wait::Lanes);
@@ -62,7 +63,7 @@ impl Block<'_> {
             }
             let inst = self.inst_at(group.pc);
             let (mask, frame) = (group.mask, group.frame);
-            // Operands are read in the frame of the group they belong to.
+            // Operands must be read in the frame of their own group.
             let mine = std::mem::replace(&mut self.warp.group.frame, frame);
             let members = self.src::<u32>(inst.e);
             let needed = set_lanes(mask).fold(0, |all, lane| all | members[lane]) & live;
@@ -76,7 +77,7 @@ impl Block<'_> {
         self.warp.set_stop();
     }
 
-    /// Lanes of the current warp exited: nobody waits for them any more.
+    /// Finishes the groups that waited for lanes which have exited.
     pub fn lanes_left(&mut self) {
         if self.warp.others.iter().any(|group| group.wait == Wait::Lanes) {
             self.wake_lanes(0);
@@ -84,7 +85,8 @@ impl Block<'_> {
     }
 }
 
-/// Which operation an instruction is, in the low bits of `mods`, for finishing it without its handler.
+/// The numbers of the operations, which are in the low bits of `mods`. With them a waiting instruction can be finished
+/// without its handler.
 pub mod operation {
     pub const SHUFFLE: u32 = 0;
     pub const VOTE: u32 = 1;
@@ -92,7 +94,7 @@ pub mod operation {
     pub const REDUCE: u32 = 3;
     pub const BARRIER: u32 = 4;
     pub const ELECT: u32 = 5;
-    /// The variant starts here.
+    /// The position of the variant's lowest bit in `mods`. The bits below contain the operation.
     pub const SHIFT: u32 = 4;
 }
 
@@ -112,8 +114,8 @@ fn hand_in_word(block: &mut Block, operand: u32, mask: u32) {
     set_lanes(mask).for_each(|lane| block.warp.handed[0][lane] = values[lane].into());
 }
 
-/// `shfl`: `d` (and the range predicate `d2`) from `a`, lane operand `b`, clamp and segment mask `c`. Variants: up, down,
-/// bfly, idx.
+/// The handler of `shfl`: `d` (and the range predicate `d2`) from `a`, lane operand `b`, clamp and segment mask `c`.
+/// The variants are up, down, bfly and idx.
 pub struct Shuffle;
 
 pub mod shuffle {
@@ -152,7 +154,8 @@ impl Collective for Shuffle {
     }
 }
 
-/// `vote` and `activemask`: predicate `c`; result in `d2`, or `d` for a ballot. Variants: all, any, uni, ballot, active.
+/// The handler of `vote` and `activemask`. The predicate is `c`. The result is in `d2`, or in `d` for a ballot. The
+/// variants are all, any, uni, ballot and active.
 pub struct Vote;
 
 pub mod vote {
@@ -198,7 +201,8 @@ impl Collective for Vote {
     }
 }
 
-/// `match`: `a` compared between lanes. Variants: bit 0 `.all` (predicate in `d2`), bit 1 64-bit.
+/// The handler of `match`, which compares `a` between lanes. Bit 0 of the variant is `.all` (predicate in `d2`), and
+/// bit 1 is 64-bit.
 pub struct Match;
 
 impl Collective for Match {
@@ -231,7 +235,8 @@ impl Collective for Match {
     }
 }
 
-/// `redux`: `a` reduced over the member lanes. Variants: add, min.u32, max.u32, min.s32, max.s32, and, or, xor.
+/// The handler of `redux`, which reduces `a` over the member lanes. The variants are add, min.u32, max.u32, min.s32,
+/// max.s32, and, or, xor.
 pub struct Reduce;
 
 pub mod reduce {
@@ -273,7 +278,7 @@ impl Collective for Reduce {
     }
 }
 
-/// `bar.warp.sync`
+/// The handler of `bar.warp.sync`.
 pub struct WarpBarrier;
 
 impl Collective for WarpBarrier {
@@ -284,7 +289,8 @@ impl Collective for WarpBarrier {
     fn finish(_block: &mut Block, _inst: &Inst, _mask: u32, _present: u32) {}
 }
 
-/// `elect`: the lowest member lane is chosen; its number in `d`, whether it is oneself in `d2`.
+/// The handler of `elect`, which chooses the lowest member lane. `d` gets the lane's number, and `d2` is true in this
+/// lane.
 pub struct Elect;
 
 impl Collective for Elect {

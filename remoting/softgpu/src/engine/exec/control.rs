@@ -1,15 +1,15 @@
-//! Branches, calls and exits (ISA 9.7.12).
+//! The handlers of branches, calls and exits (ISA 9.7.12).
 
 use super::lanes::set_lanes;
 use super::warp::{Group, Return};
 use super::{Block, Handler};
 use crate::engine::code::{Callee, Inst, Step, function_at};
 
-/// Frames may grow to this many slots (8 MiB of registers a warp) before a recursion is called endless.
+/// The maximum number of register slots in a warp's frames (8 MiB). A deeper recursion is treated as endless.
 const MAX_SLOTS: u32 = 1 << 16;
 
 impl Block<'_> {
-    /// Moves the lanes of `mask` to `pc`; the rest of the group continues behind the current instruction.
+    /// Moves the lanes of `mask` to `pc`. The other lanes of the group continue after the current instruction.
     #[inline(always)]
     fn jump(&mut self, pc: u32, mask: u32) -> Step {
         let warp = &mut self.warp;
@@ -29,7 +29,7 @@ impl Block<'_> {
         if pc <= from && warp.spend() { Step::Yield } else { Step::Jump }
     }
 
-    /// Leaves only the lanes of `mask` in the running group; the others continue at `pc`.
+    /// Keeps only the lanes of `mask` in the running group. The other lanes continue at `pc`.
     fn keep(&mut self, mask: u32, pc: u32) {
         let warp = &mut self.warp;
         if warp.group.mask != mask {
@@ -39,7 +39,7 @@ impl Block<'_> {
         }
     }
 
-    /// Copies between two places of each lane's local memory.
+    /// Copies bytes between two places in each lane's local memory.
     fn copy_local(&mut self, from: u32, to: u32, size: u32, mask: u32) {
         let stride = self.warp.local.stride();
         if from + size <= stride && to + size <= stride {
@@ -78,7 +78,7 @@ impl Block<'_> {
         group.frame = next;
         group.pc = function.entry_pc;
         self.warp.set_stop();
-        // A recursion can run as long as a loop.
+        // A call also counts as a backward branch, because a recursion can run as long as a loop.
         if self.warp.spend() { Step::Yield } else { Step::Jump }
     }
 
@@ -92,7 +92,7 @@ impl Block<'_> {
     }
 }
 
-/// `bra`; the target pc is `imm`.
+/// The handler of `bra`. The target pc is in `imm`.
 pub struct Branch;
 
 impl Handler for Branch {
@@ -106,7 +106,7 @@ impl Handler for Branch {
     }
 }
 
-/// `brx.idx`; `imm` is the start of the targets in the table and `mods` their number.
+/// The handler of `brx.idx`. `imm` is the index of the first target in the table, and `mods` is the number of targets.
 pub struct BranchIndexed;
 
 impl Handler for BranchIndexed {
@@ -119,7 +119,7 @@ impl Handler for BranchIndexed {
             return block.fail(719, lane, format!("branch index {index} of {}", inst.mods));
         }
         let same = set_lanes(mask).filter(|&l| indices[l] == index).fold(0, |all, l| all | 1 << l);
-        // Lanes with other indices come back to this instruction; those whose guard is false go on.
+        // Lanes with another index execute this instruction again. Lanes whose guard is false continue.
         let group = &block.warp.group;
         let (pc, whole) = (group.pc, group.mask);
         if whole & !mask != 0 {
@@ -134,7 +134,7 @@ impl Handler for BranchIndexed {
     }
 }
 
-/// `call`; `imm` is the call site.
+/// The handler of `call`. `imm` is the index of the call site.
 pub struct Call;
 
 impl Handler for Call {
@@ -152,7 +152,7 @@ impl Handler for Call {
                 let same = set_lanes(mask).filter(|&l| addresses[l] == addresses[lane]).fold(0, |all, l| all | 1 << l);
                 let (pc, whole) = (block.warp.group.pc, block.warp.group.mask);
                 if same != mask {
-                    // Lanes with other callees run this instruction again on their own.
+                    // Lanes with another callee execute this instruction again, as their own group.
                     let rest = Group { mask: mask & !same, pc, ..block.warp.group.clone() };
                     block.warp.group.mask = whole & !rest.mask;
                     block.warp.set_aside(rest);
@@ -163,7 +163,7 @@ impl Handler for Call {
     }
 }
 
-/// `ret`: back to the caller, or the end of the thread.
+/// The handler of `ret`, which returns to the caller or ends the thread.
 pub struct Ret;
 
 impl Handler for Ret {
@@ -183,7 +183,7 @@ impl Handler for Ret {
         }
         block.warp.group.frame = back.frame;
         block.warp.group.pc = back.pc;
-        // Shallower than the groups that are still inside the call: those run first.
+        // Groups that are still inside the call are deeper, so they run first.
         block.warp.choose();
         Step::Jump
     }
@@ -193,7 +193,7 @@ impl Handler for Ret {
     }
 }
 
-/// `exit`
+/// The handler of `exit`.
 pub struct Exit;
 
 impl Handler for Exit {
@@ -207,7 +207,7 @@ impl Handler for Exit {
     }
 }
 
-/// `trap`
+/// The handler of `trap`.
 pub struct Trap;
 
 impl Handler for Trap {
@@ -217,7 +217,7 @@ impl Handler for Trap {
     }
 }
 
-/// An access to multicast memory.
+/// The handler of an access to multicast memory, which faults.
 pub struct NoMulticast;
 
 impl Handler for NoMulticast {
@@ -227,7 +227,7 @@ impl Handler for NoMulticast {
     }
 }
 
-/// `nanosleep`: lets other warps and other OS threads run.
+/// The handler of `nanosleep`, which lets other warps and other OS threads run.
 pub struct Sleep;
 
 impl Handler for Sleep {
@@ -239,7 +239,7 @@ impl Handler for Sleep {
     }
 }
 
-/// Instructions without an effect here.
+/// The handler of instructions that have no effect here.
 pub struct Nop;
 
 impl Handler for Nop {

@@ -1,4 +1,4 @@
-//! `cvt` (ISA 9.7.9.21): every pair of types, rounding and saturation.
+//! `cvt` (ISA 9.7.9.21) for all pairs of types, with rounding and saturation.
 
 use super::lanes::{LANES, set_lanes};
 use super::number::{
@@ -16,7 +16,7 @@ operations! {
     U32ToF64(a: u32) -> f64 { a.into() }
     S64ToF64(a: i64) -> f64 { a as f64 }
     U64ToF64(a: u64) -> f64 { a as f64 }
-    // Rust's casts truncate, saturate, and turn NaN into 0, which is PTX's rule for these.
+    // Rust's casts truncate, saturate, and convert NaN to 0. These are PTX's rules for these conversions.
     F32ToS32(a: f32) -> i32 { a as i32 }
     F32ToU32(a: f32) -> u32 { a as u32 }
     F32ToF64(a: f32) -> f64 { a.into() }
@@ -25,22 +25,23 @@ operations! {
     F32ToF16(a: f32) -> u32 { to_f16(a) }
     Bf16ToF32(a: u32) -> f32 { from_bf16(a) }
     F32ToBf16(a: f32) -> u32 { to_bf16(a) }
-    // Two at a time: the first operand goes to the upper half.
+    // These convert two numbers at a time. The first operand is put in the upper half.
     F32ToF16x2(a: f32, b: f32) -> u32 { to_f16(a) << 16 | to_f16(b) }
     F32ToBf16x2(a: f32, b: f32) -> u32 { to_bf16(a) << 16 | to_bf16(b) }
 }
 
-/// Flags in the upper bits of `mods`; the rounding mode is below.
+/// The flags in the upper bits of `mods`. The rounding mode is in the bits below.
 pub mod flag {
     pub const SATURATE: u32 = 8;
     pub const FLUSH: u32 = 16;
-    /// Round to an integer, in the mode below.
+    /// Round to an integer with the rounding mode.
     pub const INTEGRAL: u32 = 32;
     pub const RELU: u32 = 64;
     pub const FINITE: u32 = 128;
 }
 
-/// Any conversion: source type in the low byte of `imm`, destination type above it (`code_of`).
+/// The handler of all conversions. The source type is in the low byte of `imm`, and the destination type is above it
+/// (`code_of`).
 pub struct Convert;
 
 const TYPES: [Ty; 13] = [
@@ -59,12 +60,12 @@ const TYPES: [Ty; 13] = [
     Ty::F64,
 ];
 
-/// The number of a type that takes part in conversions.
+/// Returns the number of a type in `imm`, or `None` if the type cannot be converted.
 pub fn code_of(ty: Ty) -> Option<i64> {
     TYPES.iter().position(|&other| other == ty).map(|at| at as i64)
 }
 
-/// A value on its way: exact in either form.
+/// A value during a conversion. Both forms are exact.
 #[derive(Clone, Copy)]
 enum Value {
     Integer(i128),
@@ -91,7 +92,7 @@ fn decode(bits: u64, ty: Ty, flush: bool) -> Value {
     }
 }
 
-/// The range of an integer type.
+/// Returns the least and the greatest value of an integer type.
 fn range(ty: Ty) -> (i128, i128) {
     let bits = ty.bytes() * 8;
     if ty.is_signed() { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) }
@@ -109,13 +110,13 @@ fn to_integer(value: Value, from: Ty, to: Ty, mods: u32) -> u64 {
                 0
             }
         }
-        // Floats always saturate.
+        // Conversions from floats always saturate.
         Value::Float(value) => (to_integral(value, Mode::from_bits(mods)) as i128).clamp(least, most),
     };
     integer as u64
 }
 
-/// An integer as a float rounded to odd, ready for further rounding.
+/// Returns an integer as a float that is rounded to odd, so that it can be rounded again.
 fn integer_to_odd(value: i128) -> f64 {
     let nearest = value as f64;
     let rest = value - nearest as i128;
@@ -182,7 +183,7 @@ fn to_float(value: Value, to: Ty, mods: u32) -> u64 {
     }
 }
 
-/// Converts one value; the result is sign- or zero-extended to 64 bits.
+/// Converts one value. The result is sign- or zero-extended to 64 bits.
 pub fn convert(bits: u64, from: Ty, to: Ty, mods: u32) -> u64 {
     let value = decode(bits, from, mods & flag::FLUSH != 0);
     if !to.is_float() {
@@ -204,11 +205,11 @@ impl Handler for Convert {
         let mut d = [0u64; LANES];
         set_lanes(mask).for_each(|lane| d[lane] = convert(a[lane], from, to, inst.mods));
         if inst.b != NONE {
-            // A packed conversion: `a` goes to the upper half.
+            // In a packed conversion, `a` is put in the upper half.
             let b = read(inst.b);
             set_lanes(mask).for_each(|lane| d[lane] = d[lane] << 16 | convert(b[lane], from, to, inst.mods));
         }
-        // A 32-bit result in a 64-bit register has been extended.
+        // A 32-bit result in a 64-bit register is already extended.
         if inst.imm >> 16 & 1 == 1 {
             block.set(inst.d, &d, mask);
         } else {

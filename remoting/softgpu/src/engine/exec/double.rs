@@ -1,7 +1,8 @@
-//! f64 arithmetic that rounds in a given direction (ISA 9.7.3).
+//! f64 arithmetic with a given rounding direction (ISA 9.7.3).
 //!
-//! f64 has no wider format to go through. The nearest f64 and the sign of what it lost give the result, where that rest is
-//! an f64 itself; a software implementation does what is left: the smallest and the largest numbers, and fused operations.
+//! There is no wider format than f64. If the rounding error of the nearest f64 is itself an f64, then the nearest f64
+//! and the error's sign determine the result. A software implementation handles the remaining cases: the smallest and
+//! the largest numbers, and fused operations.
 
 use rustc_apfloat::ieee::Double;
 use rustc_apfloat::{Float, Round};
@@ -9,12 +10,12 @@ use rustc_apfloat::{Float, Round};
 use super::float::{Add, Directed, Div, Fma, Mul, Sqrt, Sub};
 use super::number::{Mode, sum_and_rest, zero_sum};
 
-/// From here the rest of a product or a quotient is no smaller than f64 can be.
+/// The smallest magnitude for which the error of a product or a quotient is not smaller than the smallest f64.
 const SMALLEST: f64 = f64::from_bits((1023 - 968) << 52);
-/// Below it no intermediate result is infinite.
+/// The magnitude below which no intermediate result is infinite.
 const LARGEST: f64 = f64::from_bits((1023 + 1022) << 52);
 
-/// The nearest number and the sign of the rest it lost, rounded.
+/// Returns the result in a rounding mode, given the nearest number and the sign of its rounding error.
 #[inline(always)]
 fn rounded(nearest: f64, rest: f64, mode: Mode) -> f64 {
     let toward_zero = || if nearest > 0.0 { nearest.next_down() } else { nearest.next_up() };
@@ -114,7 +115,7 @@ impl Directed<f64> for Div {
 
 impl Directed<f64> for Sqrt {
     fn f(a: f64, _b: f64, _c: f64, mode: Mode) -> f64 {
-        // Subnormals are scaled, so that the rest is exact.
+        // Subnormals are scaled, so that the error is exact.
         let scale = if a < f64::MIN_POSITIVE { 2f64.powi(54) } else { 1.0 };
         let scaled = a * scale * scale;
         let root = scaled.sqrt();

@@ -1,7 +1,7 @@
 //! f32 and f64 arithmetic (ISA 9.7.3).
 //!
-//! Multiplication and addition are never contracted. Flushing of subnormals and saturation are instructions of their own,
-//! put around the operation by the decoder.
+//! Multiplication and addition are never contracted. The decoder adds instructions around the operation to flush
+//! subnormals and to saturate.
 
 use std::marker::PhantomData;
 
@@ -88,7 +88,7 @@ fn either_nan(a: f32, b: f32, otherwise: f32) -> f32 {
     if a.is_nan() | b.is_nan() { canonical(f32::NAN) } else { otherwise }
 }
 
-/// `.xorsign.abs`: the operation on magnitudes, with the product's sign.
+/// Returns the operation's magnitude with the sign of the product, as `.xorsign.abs` does.
 #[inline(always)]
 fn xor_sign(result: f32, a: f32, b: f32) -> f32 {
     f32::from_bits(result.to_bits() & !(1 << 31) | (a.to_bits() ^ b.to_bits()) & 1 << 31)
@@ -112,7 +112,7 @@ operations! {
     MulF32(a: f32, b: f32) -> f32 { canonical(a * b) }
     FmaF32(a: f32, b: f32, c: f32) -> f32 { canonical(a.mul_add(b, c)) }
     DivF32(a: f32, b: f32) -> f32 { canonical(a / b) }
-    // Divisors beyond 2^126 give 0 (or NaN for infinity over infinity).
+    // A divisor above 2^126 gives 0, or NaN for infinity divided by infinity.
     DivApproxF32(a: f32, b: f32) -> f32 {
         let huge = b.abs() > f32::from_bits(0x7e80_0000) && b.is_finite();
         canonical(if huge && a.is_infinite() { f32::NAN } else if huge { (a / b) * 0.0 } else { a / b })
@@ -133,7 +133,7 @@ operations! {
     MaxNanF32(a: f32, b: f32) -> f32 { either_nan(a, b, max_f32(a, b)) }
     MinXorF32(a: f32, b: f32) -> f32 { xor_sign(min_f32(a.abs(), b.abs()), a, b) }
     MaxXorF32(a: f32, b: f32) -> f32 { xor_sign(max_f32(a.abs(), b.abs()), a, b) }
-    // copysign takes the sign of its first operand.
+    // In PTX, copysign takes the sign of its first operand.
     CopysignF32(a: u32, b: u32) -> u32 { a & 1 << 31 | b & !(1 << 31) }
     CopysignF64(a: u64, b: u64) -> u64 { a & 1 << 63 | b & !(1 << 63) }
     AddF64(a: f64, b: f64) -> f64 { a + b }
@@ -155,7 +155,7 @@ tests! {
     NeF32(a, b: f32) { a != b && !unordered(a, b) }
     LtF32(a, b: f32) { a < b }
     LeF32(a, b: f32) { a <= b }
-    // The unordered forms also hold if an operand is NaN.
+    // The unordered forms are also true if an operand is NaN.
     EquF32(a, b: f32) { a == b || unordered(a, b) }
     NeuF32(a, b: f32) { a != b }
     LtuF32(a, b: f32) { a < b || unordered(a, b) }
@@ -166,7 +166,7 @@ tests! {
     NeF64(a, b: f64) { a != b && !unordered(a, b) }
     LtF64(a, b: f64) { a < b }
     LeF64(a, b: f64) { a <= b }
-    // The unordered forms also hold if an operand is NaN.
+    // The unordered forms are also true if an operand is NaN.
     EquF64(a, b: f64) { a == b || unordered(a, b) }
     NeuF64(a, b: f64) { a != b }
     LtuF64(a, b: f64) { a < b || unordered(a, b) }
@@ -188,7 +188,7 @@ pub trait Directed<T> {
     fn f(a: T, b: T, c: T, mode: Mode) -> T;
 }
 
-/// Operations that round in a given direction; those of f64 are in `double.rs`.
+/// The handler of f32 operations that round in a given direction. `double.rs` has those of f64.
 pub struct DirectedF32<O>(PhantomData<O>);
 pub struct DirectedF64<O>(PhantomData<O>);
 
@@ -203,7 +203,7 @@ macro_rules! directed {
                 {
                     let [a, b, c] = [inst.a, inst.b, inst.c]
                         .map(|operand| if operand == NONE { &absent } else { block.src::<$ty>(operand) });
-                    // No closure: it would not be compiled for the CPU that the handler is compiled for.
+                    // A closure would not be compiled for the same CPU features as the handler, so use a loop.
                     for lane in set_lanes(mask) {
                         d[lane] = $finish(O::f(a[lane], b[lane], c[lane], mode));
                     }

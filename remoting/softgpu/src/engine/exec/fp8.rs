@@ -1,4 +1,4 @@
-//! 8-bit floats (ISA 5.2.3): e4m3, which has no infinity, and e5m2. Conversions to them always saturate.
+//! 8-bit floats (ISA 5.2.3): e4m3, which has no infinity, and e5m2. Conversions to these types always saturate.
 
 use super::lanes::{LANES, set_lanes};
 use super::number::{Format, Mode, from_f16, round, to_f16};
@@ -8,7 +8,7 @@ use crate::engine::code::{Inst, NONE, Step};
 #[derive(Clone, Copy)]
 pub struct Kind {
     format: Format,
-    /// Bits of the mantissa in memory.
+    /// The number of bits of the stored mantissa.
     mantissa: u32,
     largest: f64,
 }
@@ -18,7 +18,7 @@ pub const E5M2: Kind = Kind { format: Format { precision: 3, min: -14, max: 15 }
 
 const NAN: u32 = 0x7f;
 
-/// To nearest even.
+/// Converts an f32 to an 8-bit float, rounded to nearest even.
 pub fn to_fp8(value: f32, kind: Kind) -> u32 {
     if value.is_nan() {
         return NAN;
@@ -26,7 +26,7 @@ pub fn to_fp8(value: f32, kind: Kind) -> u32 {
     let rounded = round(value.into(), kind.format, Mode::Nearest);
     let magnitude = rounded.abs().min(kind.largest);
     let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(kind.format.min);
-    // A normal number's leading bit carries into the exponent.
+    // The leading bit of a normal number is added to the exponent.
     let significand = magnitude * 2f64.powi(kind.mantissa as i32 - exponent);
     let bits = ((exponent - kind.format.min) << kind.mantissa) as u32 + significand as u32;
     u32::from(value.is_sign_negative()) << 7 | bits
@@ -34,7 +34,7 @@ pub fn to_fp8(value: f32, kind: Kind) -> u32 {
 
 pub fn from_fp8(bits: u32, kind: Kind) -> f32 {
     if kind.mantissa == E5M2.mantissa {
-        // The upper half of an f16.
+        // An e5m2 is the upper half of an f16.
         return from_f16((bits & 0xff) << 8);
     }
     let (exponent, significand) = (bits >> 3 & 15, bits & 7);
@@ -46,7 +46,7 @@ pub fn from_fp8(bits: u32, kind: Kind) -> f32 {
     if bits & 0x80 != 0 { -magnitude } else { magnitude }
 }
 
-/// Flags in `mods`.
+/// The flags of a conversion, which are in `mods`.
 pub mod flag {
     pub const E5M2: u32 = 1;
     pub const RELU: u32 = 2;
@@ -60,7 +60,8 @@ fn relu(value: f32, mods: u32) -> f32 {
     if mods & flag::RELU != 0 && value < 0.0 { 0.0 } else { value }
 }
 
-/// `cvt` to a pair: from two f32, the first going to the upper byte, or from the f16x2 in `a`.
+/// The handler of `cvt` to a pair of 8-bit floats. The source is two f32, of which the first goes to the upper byte, or
+/// the f16x2 in `a`.
 pub struct ToFp8;
 
 impl Handler for ToFp8 {
@@ -82,7 +83,7 @@ impl Handler for ToFp8 {
     }
 }
 
-/// `cvt.rn.f16x2` of a pair.
+/// The handler of `cvt.rn.f16x2` from a pair of 8-bit floats.
 pub struct FromFp8;
 
 impl Handler for FromFp8 {
@@ -117,7 +118,7 @@ mod tests {
 
     #[test]
     fn conversions_round_to_even_and_saturate() {
-        // ISA 9.7.9.21: .satfinite gives the largest number of the sign; NaN is 0x7f.
+        // ISA 9.7.9.21: .satfinite gives the largest number with the sign. NaN is 0x7f.
         for (value, e4m3, e5m2) in [
             (1.0, 0x38, 0x3c),
             (-2.0, 0xc0, 0xc0),

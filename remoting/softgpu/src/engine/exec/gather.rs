@@ -1,4 +1,4 @@
-//! Elements of a warp's lanes, read and written together where their addresses lie together.
+//! Reads and writes of one element for each lane of a warp. Contiguous elements are accessed together.
 
 use super::Block;
 use super::address::{AddressRows, Addresses};
@@ -7,10 +7,10 @@ use super::lanes::{LANES, Lane};
 use super::memory::Element;
 use crate::engine::code::Inst;
 
-/// Half a warp: blocks are often 16 threads wide, and 16 words fill a vector register.
+/// Half of a warp's lanes. Blocks are often 16 threads wide, and 16 words fill a vector register.
 const HALF: usize = LANES / 2;
 
-/// Whether lane i's address is lane 0's plus i times `bytes`.
+/// Whether the address of lane i is the address of lane 0 plus i times `bytes`.
 #[inline(always)]
 fn in_a_row(hosts: &[Host], bytes: usize) -> bool {
     let mut differ = 0;
@@ -20,7 +20,7 @@ fn in_a_row(hosts: &[Host], bytes: usize) -> bool {
     differ == 0
 }
 
-/// Reads an element per lane.
+/// Reads one element for each lane.
 #[inline(always)]
 pub fn gather<E: Element>(hosts: &[Host; LANES], values: &mut [E::Register; LANES]) {
     for (values, hosts) in values.chunks_exact_mut(HALF).zip(hosts.chunks_exact(HALF)) {
@@ -53,7 +53,7 @@ pub fn narrow_row<E: Element, const N: usize>(host: Host, values: &[E::Register]
     host.write_row(&row);
 }
 
-/// Writes an element per lane, in the order of lanes.
+/// Writes one element for each lane, in the order of the lanes.
 #[inline(always)]
 pub fn scatter<E: Element>(hosts: &[Host; LANES], values: &[E::Register; LANES]) {
     for (values, hosts) in values.chunks_exact(HALF).zip(hosts.chunks_exact(HALF)) {
@@ -67,8 +67,8 @@ pub fn scatter<E: Element>(hosts: &[Host; LANES], values: &[E::Register; LANES])
     }
 }
 
-/// Loads a row of a block in step if in each half the addresses are the same or in a row. That is what tiles of 16 columns
-/// look like, and needs no address of its own for every lane.
+/// Loads a row of a block in lockstep. This works only if in each half the addresses are equal or contiguous, as in
+/// tiles of 16 columns. It does not compute an address for each lane.
 #[inline(always)]
 pub fn load_halves<E: Element>(block: &mut Block, inst: &Inst, rows: AddressRows, warp: usize) -> bool {
     let size = size_of::<E::Memory>();
@@ -94,7 +94,8 @@ pub fn load_halves<E: Element>(block: &mut Block, inst: &Inst, rows: AddressRows
     true
 }
 
-/// The first lane's value, and the number of bytes by which the next ones grow: 0 or `size`; `None` for anything else.
+/// The address of a half's first lane, and the number of bytes between lanes (0 or `size`). It is `None` for other
+/// addresses.
 type Half = Option<(u64, usize)>;
 
 #[inline(always)]
@@ -114,7 +115,7 @@ fn halves<T: Lane + PartialEq>(row: &[T; LANES], size: usize) -> (Half, Half) {
 }
 
 impl Block<'_> {
-    /// The host address of a half's first lane, and whether all have the same.
+    /// Returns the host address of a half's first lane, and whether all lanes of the half have this address.
     #[inline(always)]
     fn locate_half<T: Lane>(&mut self, inst: &Inst, half: Half, size: usize) -> Option<(Host, bool)> {
         let (first, step) = half?;
@@ -124,7 +125,7 @@ impl Block<'_> {
     }
 }
 
-/// The addresses of element `index` of vectors whose addresses were checked.
+/// Returns the addresses of element `index` of vectors. The vectors' addresses have already been checked.
 #[inline(always)]
 pub fn elements(base: u64, addresses: &Addresses, index: usize, size: usize) -> [Host; LANES] {
     let mut hosts = [Host::checked(0); LANES];

@@ -1,11 +1,11 @@
-//! 16-bit floats, single and packed in pairs (ISA 9.7.4).
+//! 16-bit floats (ISA 9.7.4), as single values and as packed pairs.
 
 use super::lanes::LANES;
 use super::number::{BF16, F16, Format, Mode, NAN_F16, fma_odd, from_bf16, from_f16, round, to_bf16, to_f16};
 use super::{Block, Handler};
 use crate::engine::code::{Inst, NONE, Step};
 
-/// The operation, in the low byte of `mods`.
+/// The operations on 16-bit floats, which are in the low byte of `mods`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Op {
@@ -34,7 +34,7 @@ pub mod flag {
     pub const FLUSH: u32 = 1 << 12;
 }
 
-/// One 16-bit operation on bits.
+/// Computes one 16-bit operation on the operands' bits.
 pub fn compute(op: Op, mods: u32, a: u32, b: u32, c: u32) -> u32 {
     let brain = mods & flag::BF16 != 0;
     let (a, b, c) = (a & 0xffff, b & 0xffff, c & 0xffff);
@@ -78,7 +78,7 @@ pub fn compute(op: Op, mods: u32, a: u32, b: u32, c: u32) -> u32 {
     if result.is_nan() { NAN_F16 } else { flush(bits) }
 }
 
-/// `d = op(a, b, c)`
+/// The handler of `d = op(a, b, c)` on 16-bit floats.
 pub struct Half;
 
 impl Handler for Half {

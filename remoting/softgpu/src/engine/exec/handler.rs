@@ -1,35 +1,36 @@
-//! From a handler type to a function pointer compiled for this machine.
+//! The trait of instruction handlers, and their function pointers compiled for this machine.
 
 use super::Block;
 use super::watched::{Touch, Watched};
 use crate::engine::code::{Exec, Inst, Step};
 use crate::engine::watch;
 
-/// The behaviour of one instruction form. `run` must be `#[inline(always)]`, so that it is compiled with the vector
-/// features of the function it ends up in.
+/// The behaviour of an instruction form. `run` must be `#[inline(always)]`, so that it is compiled with the vector
+/// features of its caller.
 pub trait Handler {
-    /// Whether it touches global memory or orders such accesses, so that who watches wants to know.
+    /// Whether the instruction accesses global memory or orders such accesses, so that an observer must see it.
     const WATCHED: bool = false;
     const FENCES: bool = false;
 
-    /// Lists the memory that `run` would touch.
+    /// Lists the memory that `run` would access.
     fn touches(_block: &Block, _inst: &Inst, _mask: u32, _touches: &mut Vec<Touch>) {}
 
     fn run(block: &mut Block, inst: &Inst, mask: u32) -> Step;
 
-    /// Like `run`, with all lanes of all warps of a block in step: does what can be done without looking at lanes.
+    /// Executes the instruction for all lanes of all warps of a block in lockstep, as far as this is possible without
+    /// looking at lanes.
     fn run_block(block: &mut Block, inst: &Inst) -> Step {
         block.run_rows(inst)
     }
 
-    /// The rest of `run_block`; inlined as `run`.
+    /// Executes the rest of the work of `run_block`. It must be inlined like `run`.
     #[inline(always)]
     fn run_rows(block: &mut Block, inst: &Inst) -> Step {
         block.each_warp(inst)
     }
 }
 
-/// The function for `H`: the widest build that the machine can run.
+/// Returns the functions of `H` that use the widest vectors of this machine.
 pub fn exec<H: Handler>() -> Exec {
     if H::WATCHED && watch::is_on() { build::<Watched<H>>() } else { build::<H>() }
 }

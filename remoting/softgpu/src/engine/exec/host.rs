@@ -1,10 +1,10 @@
-//! Accesses to memory through addresses that were checked.
+//! Accesses to memory through host addresses that were checked.
 
 use std::arch::asm;
 use std::arch::x86_64::__m128i;
 use std::mem::transmute;
 
-/// The host address of memory that was found valid, for as many bytes as are accessed through it.
+/// The host address of memory that was checked for the accessed number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Host(u64);
@@ -13,7 +13,7 @@ mod sealed {
     pub trait Integer {}
 }
 
-/// Values that are read and written: integers, for which every bit pattern is valid.
+/// The types that can be read and written: integers, for which all bit patterns are valid.
 pub trait Integer: Copy + Default + sealed::Integer {}
 
 macro_rules! integers {
@@ -26,8 +26,9 @@ macro_rules! integers {
 integers!(u8, i8, u16, i16, u32, i32, u64);
 
 impl Host {
-    /// `address` must lie in device memory (which stays mapped while kernels run, see `MemoryMap`), in memory of the running
-    /// block, or in the launch's parameters, with all the bytes that will be accessed; aligned, unless as bytes.
+    /// Creates a host address. All accessed bytes must be in device memory (which stays mapped while kernels run, see
+    /// `MemoryMap`), in memory of the running block, or in the launch's parameters. The address must be aligned, except
+    /// for accesses to single bytes.
     #[inline(always)]
     pub fn checked(address: u64) -> Host {
         Host(address)
@@ -38,13 +39,13 @@ impl Host {
         self.0
     }
 
-    /// An address further on in the bytes that were checked.
+    /// Returns the address `bytes` further on, which must still be in the checked memory.
     #[inline(always)]
     pub fn plus(self, bytes: usize) -> Host {
         Host(self.0 + bytes as u64)
     }
 
-    /// Volatile: other threads, and the host, may write there meanwhile.
+    /// Reads a value. The read is volatile, because other threads and the host may write there at the same time.
     #[inline(always)]
     pub fn read<T: Integer>(self) -> T {
         // SAFETY: valid and aligned, see `checked`.
@@ -57,7 +58,7 @@ impl Host {
         unsafe { (self.0 as *mut T).write_volatile(value) }
     }
 
-    /// Elements of several lanes, one behind the other, each of which was checked.
+    /// Reads contiguous elements of several lanes, which were all checked.
     #[inline(always)]
     pub fn read_row<T: Integer, const N: usize>(self) -> [T; N] {
         // SAFETY: as in `read`, for the whole row.
@@ -70,7 +71,7 @@ impl Host {
         unsafe { (self.0 as *mut [T; N]).write_unaligned(*row) }
     }
 
-    /// The next 2, 4, 8 or 16 bytes, none of which another thread changes in between.
+    /// Reads 2, 4, 8 or 16 bytes as one atomic access.
     #[inline(always)]
     pub fn read_piece(self, bytes: usize) -> u128 {
         match bytes {
@@ -81,7 +82,7 @@ impl Host {
         }
     }
 
-    /// Writes 2, 4, 8 or 16 bytes, of which no thread sees a part alone.
+    /// Writes 2, 4, 8 or 16 bytes as one atomic access.
     #[inline(always)]
     pub fn write_piece(self, bytes: usize, piece: u128) {
         match bytes {
@@ -92,7 +93,7 @@ impl Host {
         }
     }
 
-    /// In one instruction: processors with AVX let no thread see a part of 16 aligned bytes.
+    /// Reads 16 bytes in one instruction. On processors with AVX, an aligned access of 16 bytes is atomic.
     #[inline(always)]
     fn read_sixteen(self) -> u128 {
         let piece: __m128i;

@@ -1,13 +1,14 @@
 //! Integer arithmetic, logic and comparison (ISA 9.7.1, 9.7.2, 9.7.6 to 9.7.8).
 //!
-//! 16-bit operations take and give 32-bit lanes whose upper half means nothing.
+//! A 16-bit operation reads and writes 32-bit lanes, whose upper halves are undefined.
 
 use super::lanes::{ALL, LANES, Lane};
 use super::ops::{operations, tests};
 use super::{Block, Handler};
 use crate::engine::code::{Inst, NONE, Step};
 
-/// `bfe`: the low 8 bits of `pos` and `len` count; bits past the top read as the sign (or 0).
+/// Returns the result of `bfe`. Only the low 8 bits of `pos` and `len` count. Bits above the top read as the sign, or
+/// as 0 if unsigned.
 #[inline(always)]
 fn extract(a: u64, pos: u32, len: u32, width: u32, signed: bool) -> u64 {
     let (pos, len) = (pos & 255, len & 255);
@@ -18,7 +19,7 @@ fn extract(a: u64, pos: u32, len: u32, width: u32, signed: bool) -> u64 {
     field & low | if sign == 1 { !low } else { 0 }
 }
 
-/// `bfi`: `a`'s low bits into `b`.
+/// Returns the result of `bfi`: `b` with the low bits of `a` inserted.
 #[inline(always)]
 fn insert(a: u64, b: u64, pos: u32, len: u32, width: u32) -> u64 {
     let (pos, len) = (pos & 255, len & 255);
@@ -30,7 +31,8 @@ fn insert(a: u64, b: u64, pos: u32, len: u32, width: u32) -> u64 {
     b & !(field << pos) | (a & field) << pos
 }
 
-/// `prmt`'s default mode: each selector nibble picks a byte, its top bit replicates the byte's sign.
+/// Returns the result of `prmt` in its default mode. Each nibble of the selector picks a byte, and the nibble's top bit
+/// replicates the byte's sign.
 #[inline(always)]
 fn permute(a: u32, b: u32, selector: u32) -> u32 {
     let bytes = u64::from(a) | u64::from(b) << 32;
@@ -42,7 +44,7 @@ fn permute(a: u32, b: u32, selector: u32) -> u32 {
     })
 }
 
-/// The selector that a mode of `prmt` stands for, by the low two bits of its third operand.
+/// The selectors of the modes of `prmt`, by the low two bits of the third operand.
 const PERMUTE_MODES: [[u32; 4]; 6] = [
     [0x3210, 0x4321, 0x5432, 0x6543],
     [0x5670, 0x6701, 0x7012, 0x0123],
@@ -74,7 +76,7 @@ fn funnel_right(low: u32, high: u32, amount: u32) -> u32 {
     ((u64::from(high) << 32 | u64::from(low)) >> amount) as u32
 }
 
-/// Dot product of four bytes with accumulation.
+/// Returns the dot product of four pairs of bytes, plus `c`.
 #[inline(always)]
 fn dot4(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool) -> u32 {
     let byte = |v: u32, i: u32, signed: bool| {
@@ -129,7 +131,7 @@ operations! {
     MadWideU32(a: u32, b: u32, c: u64) -> u64 [wide_product_sum_u] { (u64::from(a) * u64::from(b)).wrapping_add(c) }
     MadWideS32(a: i32, b: i32, c: i64) -> i64 [wide_product_sum_s] { (i64::from(a) * i64::from(b)).wrapping_add(c) }
     MadHiSatS32(a: i32, b: i32, c: i32) -> i32 { (((i64::from(a) * i64::from(b)) >> 32) as i32).saturating_add(c) }
-    // A quotient by zero is all ones and a remainder the dividend, as on hardware; neither traps.
+    // As on hardware, division by zero does not trap. The quotient is all ones and the remainder is the dividend.
     DivU16(a: u32, b: u32) -> u32 { (a & 0xffff).checked_div(b & 0xffff).unwrap_or(u32::MAX) }
     DivS16(a: u32, b: u32) -> u32 { if b as u16 == 0 { u32::MAX } else { (a as i16).wrapping_div(b as i16) as u32 } }
     DivU32(a: u32, b: u32) -> u32 { a.checked_div(b).unwrap_or(u32::MAX) }
@@ -176,7 +178,7 @@ operations! {
     CNot16(a: u32) -> u32 { u32::from(a as u16 == 0) }
     CNot32(a: u32) -> u32 { u32::from(a == 0) }
     CNot64(a: u64) -> u64 { u64::from(a == 0) }
-    // Shift amounts beyond the width clamp to it.
+    // A shift distance greater than the width acts like the width.
     Shl16(a: u32, b: u32) -> u32 { if b > 15 { 0 } else { a << b } }
     Shl32(a: u32, b: u32) -> u32 [shift_left_32] { if b > 31 { 0 } else { a << b } }
     Shl64(a: u64, b: u32) -> u64 [shift_left_64] { if b > 63 { 0 } else { a << b } }
@@ -200,7 +202,7 @@ operations! {
     BfindU64(a: u64) -> u32 { 63u32.wrapping_sub(a.leading_zeros()) }
     BfindS32(a: i32) -> u32 { 31u32.wrapping_sub((if a < 0 { !a } else { a }).leading_zeros()) }
     BfindS64(a: i64) -> u32 { 63u32.wrapping_sub((if a < 0 { !a } else { a }).leading_zeros()) }
-    // As above, but the distance from the top bit.
+    // These return the distance from the top bit instead of the position.
     BfindShiftU32(a: u32) -> u32 { if a == 0 { u32::MAX } else { a.leading_zeros() } }
     BfindShiftU64(a: u64) -> u32 { if a == 0 { u32::MAX } else { a.leading_zeros() } }
     BfindShiftS32(a: i32) -> u32 { BfindShiftU32::f((if a < 0 { !a } else { a }) as u32) }
@@ -228,7 +230,7 @@ operations! {
     SlctF32(a: u32, b: u32, c: f32) -> u32 { if c >= 0.0 { a } else { b } }
     Slct64S32(a: u64, b: u64, c: i32) -> u64 { if c >= 0 { a } else { b } }
     Slct64F32(a: u64, b: u64, c: f32) -> u64 { if c >= 0.0 { a } else { b } }
-    // Moves between a register and the parts of another.
+    // These move values between a register and the parts of another register.
     Pack16(a: u32, b: u32) -> u32 { a & 0xffff | b << 16 }
     Pack32(a: u32, b: u32) -> u64 { u64::from(a) | u64::from(b) << 32 }
     Low16(a: u32) -> u32 { a & 0xffff }
@@ -236,7 +238,7 @@ operations! {
     Low32(a: u64) -> u32 [same] { a as u32 }
     High32(a: u64) -> u32 { (a >> 32) as u32 }
     Shr16Of64(a: u64, b: u32) -> u32 { (a >> b) as u32 & 0xffff }
-    // Integer conversions; see `convert` for those with floats and saturation.
+    // These convert integers. `convert` has conversions with floats and saturation.
     SignExtend8(a: u32) -> u32 { a as i8 as u32 }
     ZeroExtend8(a: u32) -> u32 { a & 0xff }
     SignExtend16(a: u32) -> u32 { a as i16 as u32 }
@@ -265,7 +267,7 @@ tests! {
     LeS64(a, b: i64) [Signed64] { a <= b }
 }
 
-/// `bfi`: `a` into `b` at `c`, `e` bits long.
+/// The handler of `bfi`: it inserts `a` into `b` at bit `c`, with `e` bits.
 pub struct Bfi32;
 
 impl Handler for Bfi32 {
@@ -296,7 +298,7 @@ fn bfi<T: Lane>(block: &mut Block, inst: &Inst, mask: u32, f: impl Fn(T, T, u32,
     Step::Next
 }
 
-/// `lop3` with its table in `imm`.
+/// The handler of `lop3` with its table in `imm`.
 pub struct Lop3Table;
 
 impl Handler for Lop3Table {
@@ -312,7 +314,7 @@ impl Handler for Lop3Table {
     }
 }
 
-/// `dp2a`; `mods`: 1 a signed, 2 b signed, 4 the high half of b.
+/// The handler of `dp2a`. Bits of `mods`: 1 for signed `a`, 2 for signed `b`, 4 for the high half of `b`.
 pub struct Dp2a;
 
 impl Handler for Dp2a {
@@ -329,9 +331,9 @@ impl Handler for Dp2a {
     }
 }
 
-/// Additions with the condition code: `d = a + b (+ carry)`, carry out to predicate `d2`, carry in from predicate `c`.
-/// `mods`: 1 subtract. The carry of a subtraction is that of `a + !b + 1`, set when nothing was borrowed: compilers read it
-/// with `addc`.
+/// The handler of additions with the condition code: `d = a + b (+ carry)`. The carry out is the predicate `d2`, and
+/// the carry in is the predicate `c`. If `mods` is 1, it subtracts. The carry of a subtraction is that of `a + !b + 1`.
+/// It is set if nothing was borrowed, which is what compilers expect when they read it with `addc`.
 pub struct Carry<T>(std::marker::PhantomData<T>);
 
 /// The integer widths that have carry chains.

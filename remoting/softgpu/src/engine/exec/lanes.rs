@@ -1,9 +1,9 @@
-//! Registers as arrays of 32 lanes.
+//! Registers as arrays with a value for each of a warp's 32 lanes.
 
 pub const LANES: usize = 32;
 pub const ALL: u32 = u32::MAX;
 
-/// A register slot: one 32-bit value per lane. A 64-bit register is two slots in a row.
+/// A register slot with one 32-bit value for each lane. A 64-bit register consists of two consecutive slots.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot(pub [u32; LANES]);
@@ -18,7 +18,7 @@ mod sealed {
     pub trait Plain {}
 }
 
-/// A type a register can be read as. 16-bit values live in 32-bit lanes whose upper half means nothing.
+/// A type in which a register can be read. A 16-bit value is in a 32-bit lane whose upper half is undefined.
 pub trait Lane: Copy + Default + sealed::Plain + 'static {
     const SLOTS: usize;
     fn from_bits(bits: u64) -> Self;
@@ -66,7 +66,7 @@ lanes! {
     f64 => 2, f64::from_bits, f64::to_bits;
 }
 
-/// A constant in every lane: its low half, and its high half for 64-bit ones.
+/// Returns a constant with its value in all lanes: one slot, or two slots for 64 bits, low half first.
 pub fn spread(bits: u64, double: bool) -> Vec<Slot> {
     if double {
         let mut slots = vec![Slot::default(); 2];
@@ -77,7 +77,7 @@ pub fn spread(bits: u64, double: bool) -> Vec<Slot> {
     }
 }
 
-/// Takes `new` where the mask is set and keeps `old` elsewhere.
+/// Replaces the lanes of `old` that are in the mask by those of `new`.
 #[inline(always)]
 pub fn blend<T: Lane>(old: &mut [T; LANES], new: &[T; LANES], mask: u32) {
     if mask == ALL {
@@ -89,7 +89,7 @@ pub fn blend<T: Lane>(old: &mut [T; LANES], new: &[T; LANES], mask: u32) {
     }
 }
 
-/// Packs one truth value per lane into a mask.
+/// Returns the mask of the lanes for which `test` is true.
 #[inline(always)]
 pub fn pack(mut test: impl FnMut(usize) -> bool) -> u32 {
     let mut bits = [0u32; LANES];
@@ -99,7 +99,7 @@ pub fn pack(mut test: impl FnMut(usize) -> bool) -> u32 {
     bits.iter().fold(0, |all, bit| all | bit)
 }
 
-/// The set lanes of a mask, in order.
+/// Returns the lanes in a mask, in ascending order.
 pub fn set_lanes(mask: u32) -> impl Iterator<Item = usize> {
     let mut rest = mask;
     std::iter::from_fn(move || {

@@ -1,15 +1,15 @@
-//! Local memory: a stack per lane that grows with calls.
+//! Local memory, which is a stack for each lane that grows with calls.
 
 use super::lanes::LANES;
 
-/// The most local memory a thread may have, as on hardware.
+/// The maximum bytes of local memory for a thread, as on hardware.
 pub const MAX_LOCAL: u32 = 512 << 10;
 
 #[derive(Default)]
 pub struct LocalMemory {
-    /// 16-byte units, so that vector accesses are aligned.
+    /// The memory of all lanes, in units of 16 bytes so that vector accesses are aligned.
     units: Vec<u128>,
-    /// Bytes per lane.
+    /// The number of bytes for each lane.
     stride: u32,
 }
 
@@ -18,7 +18,8 @@ impl LocalMemory {
         self.stride
     }
 
-    /// Makes room for `bytes` per lane, keeping what is there. False if that is more than a thread may have.
+    /// Grows each lane's memory to at least `bytes` bytes, and keeps its contents. Returns false if a thread may not
+    /// have so much.
     pub fn reserve(&mut self, bytes: u32) -> bool {
         if bytes <= self.stride {
             return true;
@@ -37,7 +38,7 @@ impl LocalMemory {
         true
     }
 
-    /// A lane's bytes.
+    /// Returns the bytes of a lane.
     pub fn lane(&mut self, lane: usize) -> &mut [u8] {
         let stride = self.stride as usize;
         let units = &mut self.units[lane * stride / 16..(lane + 1) * stride / 16];
@@ -45,7 +46,7 @@ impl LocalMemory {
         unsafe { std::slice::from_raw_parts_mut(units.as_mut_ptr().cast(), stride) }
     }
 
-    /// The host address of a lane's first byte.
+    /// Returns the host address of a lane's first byte.
     pub fn base(&mut self, lane: usize) -> u64 {
         self.units.as_mut_ptr() as u64 + lane as u64 * u64::from(self.stride)
     }

@@ -1,9 +1,10 @@
-//! All warps of a block in step: an instruction is executed once for the whole block, and what is the same in all threads,
-//! or grows evenly from thread to thread, is computed once. Small blocks that do not wait form teams that run like one.
+//! Execution of a block in lockstep. An instruction is executed once for all warps of the block. A value that is the
+//! same in all threads, or affine in the thread's index, is computed once. Small blocks that do not wait for each
+//! other's threads form teams, which run like one block.
 //!
-//! A block runs like this while its warps are full, at one place and in no called function; the handlers' `run_block` may
-//! assume it. What has no `run_block` of its own goes warp by warp. As soon as warps part, each runs on its own, until they
-//! are found together.
+//! A block runs in lockstep while its warps are full, at the same pc and not in a called function. The `run_block`
+//! functions of handlers may rely on this. An instruction without its own `run_block` is executed warp by warp. When
+//! warps diverge, each runs on its own until all are at the same pc again.
 
 use super::affine::{Affine, Last};
 use super::in_step::Held;
@@ -13,13 +14,13 @@ use super::{Block, Turn};
 use crate::engine::code::{CONST, Inst, NONE, NOT, Step};
 
 impl Block<'_> {
-    /// The last thread of a block, and the last of the blocks that run in step.
+    /// Returns the index of the last thread of a block, and of the last block that runs in lockstep.
     #[inline(always)]
     pub fn last(&self) -> Last {
         Last { thread: u64::from(self.block_warps) * LANES as u64 - 1, block: u64::from(self.team) - 1 }
     }
 
-    /// Starts running in step if all warps are full and at the same place.
+    /// Starts execution in lockstep if all warps are full and at the same place. Returns whether it started.
     pub fn fall_in(&mut self) -> bool {
         let (mut lead, turn) = (None, self.launch.turn);
         let together = self.warps.iter_mut().all(|warp| {
@@ -36,7 +37,7 @@ impl Block<'_> {
         true
     }
 
-    /// Every warp continues by itself.
+    /// Ends execution in lockstep. Each warp then continues on its own.
     fn fall_out(&mut self) {
         for slot in 0..self.lockstep.held.len() as u32 {
             self.expand(slot);
@@ -44,7 +45,7 @@ impl Block<'_> {
         self.lockstep.active = false;
     }
 
-    /// Runs until the turn is over or the warps part.
+    /// Runs until the turn is over or the warps diverge.
     pub fn run_in_step(&mut self) -> Turn {
         let code = self.launch.code;
         self.lockstep.budget = self.launch.turn;
@@ -75,7 +76,7 @@ impl Block<'_> {
         unsafe { (inst.exec.rows)(self, inst) }
     }
 
-    /// A jump of the whole block.
+    /// Jumps with the whole block.
     pub fn jump_in_step(&mut self, pc: u32) -> Step {
         let lockstep = &mut self.lockstep;
         if pc <= lockstep.pc {
@@ -85,7 +86,7 @@ impl Block<'_> {
         if lockstep.budget == 0 { Step::Yield } else { Step::Jump }
     }
 
-    /// The end of all threads.
+    /// Ends all threads.
     pub fn exit_in_step(&mut self) -> Step {
         for warp in &mut self.warps {
             warp.live = 0;
@@ -95,12 +96,12 @@ impl Block<'_> {
         Step::Switch
     }
 
-    /// Executes an instruction warp by warp. If that makes them part, they go on as the handler left them.
+    /// Executes an instruction warp by warp. If the warps diverge, they continue where the handler left them.
     pub fn each_warp(&mut self, inst: &Inst) -> Step {
         self.each_warp_from(inst, 0)
     }
 
-    /// Like `each_warp`, for warps of which some have executed the instruction.
+    /// Executes an instruction as `each_warp` does, but only for the warps from `first` on.
     #[inline(never)]
     pub fn each_warp_from(&mut self, inst: &Inst, first: usize) -> Step {
         self.expand_operands(inst);
@@ -143,8 +144,8 @@ impl Block<'_> {
         Step::Next
     }
 
-    /// Gives an instruction's operands, whatever they are, lanes. A predicate of the same number as a slot costs that one
-    /// its form, no more.
+    /// Stores all operands of an instruction with lanes, whatever their form. If an operand is a predicate, the slot
+    /// with the same number loses its affine form too, which is only slower.
     fn expand_operands(&mut self, inst: &Inst) {
         for operand in [inst.d, inst.d2, inst.a, inst.b, inst.c, inst.e] {
             self.expand(operand);
@@ -181,7 +182,7 @@ impl Block<'_> {
         }
     }
 
-    /// A source operand, if it is affine.
+    /// Returns a source operand, or `None` if it is not affine.
     #[inline(always)]
     pub fn affine<T: Lane>(&self, operand: u32) -> Option<Affine> {
         if operand & CONST != 0 {
@@ -194,7 +195,7 @@ impl Block<'_> {
         }
     }
 
-    /// A source operand's rows; `index` tells an instruction's operands apart.
+    /// Returns the rows of a source operand. `index` is the operand's position in the instruction.
     #[inline(always)]
     pub fn rows<T: Lane>(&mut self, operand: u32, index: usize) -> Rows<T> {
         match self.affine::<T>(operand) {
@@ -205,7 +206,7 @@ impl Block<'_> {
         self.registers.rows::<T>(self.lockstep.frame.slots + operand)
     }
 
-    /// A destination's rows, all of which must be written.
+    /// Returns the rows of a destination. The caller must write all of them.
     #[inline(always)]
     pub fn target_rows<T: Lane>(&mut self, operand: u32) -> Rows<T> {
         self.lockstep.held[operand as usize] = Held::Lanes;
@@ -218,7 +219,7 @@ impl Block<'_> {
         self.lockstep.held[operand as usize] = if T::SLOTS == 1 { Held::Word(value) } else { Held::Double(value) };
     }
 
-    /// A predicate operand of a warp.
+    /// Returns a predicate operand of a warp.
     #[inline(always)]
     pub fn pred_of(&self, operand: u32, warp: u32) -> u32 {
         if operand == NONE {

@@ -1,8 +1,9 @@
 //! Matrix instructions of a warp (ISA 9.7.14): `ldmatrix`, `stmatrix`, `movmatrix` and `mma`.
 //!
-//! Fragments follow one rule for all shapes m16n8kK: with E elements in a 32-bit register, lane l holds in register r of A
-//! row l/4 + 8 (r mod 2), columns (l mod 4) E + 4E (r/2) and up; in register r of B column l/4 and rows (l mod 4) E + 4E r
-//! and up; of C and D rows l/4 and l/4 + 8, columns 2 (l mod 4) and the next.
+//! For all shapes m16n8kK, fragments follow one rule. E is the number of elements in a 32-bit register. In register r
+//! of A, lane l has row l/4 + 8 (r mod 2) and the columns from (l mod 4) E + 4E (r/2) on. In register r of B, it has
+//! column l/4 and the rows from (l mod 4) E + 4E r on. In C and D, it has rows l/4 and l/4 + 8, and columns 2 (l mod 4)
+//! and the next.
 
 use super::fp8::{E4M3, E5M2, from_fp8};
 use super::lanes::{LANES, set_lanes};
@@ -12,10 +13,10 @@ use crate::engine::code::{Inst, Step};
 
 const ROWS: usize = 16;
 const COLUMNS: usize = 8;
-/// The largest K.
+/// The greatest K of all shapes.
 const DEPTH: usize = 32;
 
-/// Types of A and B elements, in `mods`: A in bits 0 to 3, B in bits 4 to 7.
+/// The types of the elements of A and B in `mods`: A in bits 0 to 3, B in bits 4 to 7.
 pub mod element {
     pub const F16: u32 = 0;
     pub const BF16: u32 = 1;
@@ -24,16 +25,16 @@ pub mod element {
     pub const E5M2: u32 = 4;
     pub const U8: u32 = 5;
     pub const S8: u32 = 6;
-    /// C is f16, packed in pairs; so is D.
+    /// Whether C is f16, packed in pairs. The flag below is the same for D.
     pub const HALF_SUM: u32 = 1 << 8;
     pub const HALF_RESULT: u32 = 1 << 11;
-    /// Integer sums saturate.
+    /// Whether integer sums saturate.
     pub const SATURATE: u32 = 1 << 9;
-    /// `ldmatrix.trans`
+    /// Whether the instruction is `ldmatrix.trans` or `stmatrix.trans`.
     pub const TRANSPOSE: u32 = 1 << 10;
 }
 
-/// Elements in a register.
+/// Returns the number of elements in a register.
 fn per_register(kind: u32) -> usize {
     match kind {
         element::F16 | element::BF16 => 2,
@@ -42,7 +43,7 @@ fn per_register(kind: u32) -> usize {
     }
 }
 
-/// Element `index` of a register as a float; integers are exact.
+/// Returns element `index` of a register as a float. The conversion of integers is exact.
 #[inline(always)]
 fn float_of(register: u32, index: usize, kind: u32) -> f32 {
     match kind {
@@ -50,7 +51,7 @@ fn float_of(register: u32, index: usize, kind: u32) -> f32 {
         element::BF16 => from_bf16(register >> (16 * index) & 0xffff),
         element::E4M3 => from_fp8(register >> (8 * index), E4M3),
         element::E5M2 => from_fp8(register >> (8 * index), E5M2),
-        // Hardware ignores the low 13 bits.
+        // Hardware ignores the low 13 bits of a tf32.
         _ => f32::from_bits(register & !0x1fff),
     }
 }
@@ -67,7 +68,7 @@ struct Operands<T> {
     depth: usize,
 }
 
-/// Spreads the fragments of A and B out.
+/// Copies the fragments of A and B to plain matrices.
 #[inline(always)]
 fn gather<T: Copy>(
     a: &[[u32; LANES]],
@@ -95,7 +96,7 @@ fn gather<T: Copy>(
     operands
 }
 
-/// Row and column of element `index` of a lane's share of C.
+/// Returns the row and the column of element `index` of a lane's part of C.
 #[inline(always)]
 fn place(lane: usize, index: usize) -> (usize, usize) {
     (lane / 4 + 8 * (index / 2), 2 * (lane % 4) + index % 2)
@@ -124,8 +125,9 @@ fn multiply_integers(operands: &Operands<i32>, sums: &mut [[i32; COLUMNS]; ROWS]
     }
 }
 
-/// `mma.sync`: sources A, B and C in the list, with the number of A's registers in `imm` and of B's in `imm` >> 8. `wmma.mma`
-/// is several of these, as many as `imm` >> 16 says; sources are read before any result is written.
+/// The handler of `mma.sync`. The list of sources contains A, B and C. `imm` is the number of A's registers, and `imm`
+/// >> 8 the number of B's. A `wmma.mma` consists of `imm` >> 16 such products. All sources are read before a result is
+/// written.
 pub struct MultiplyAdd;
 
 impl Handler for MultiplyAdd {
@@ -147,7 +149,7 @@ impl Handler for MultiplyAdd {
     }
 }
 
-/// The results of one `mma`.
+/// Returns the results of one `mma`.
 #[inline(always)]
 fn product(inst: &Inst, sources: &[[u32; LANES]]) -> [[u32; LANES]; 4] {
     let (a, rest) = sources.split_at(inst.imm as usize & 255);
@@ -183,7 +185,7 @@ fn product(inst: &Inst, sources: &[[u32; LANES]]) -> [[u32; LANES]; 4] {
     results
 }
 
-/// Visits the four elements of C that each lane holds.
+/// Calls `visit` for each of the four elements of C in each lane.
 #[inline(always)]
 fn each(mut visit: impl FnMut(usize, usize, (usize, usize))) {
     for lane in 0..LANES {
@@ -193,7 +195,8 @@ fn each(mut visit: impl FnMut(usize, usize, (usize, usize))) {
     }
 }
 
-/// `ldmatrix`: lane 8m + r has the address of row r of matrix m; each lane receives two 16-bit elements of each matrix.
+/// The handler of `ldmatrix`. Lane 8m + r has the address of row r of matrix m. Each lane receives two 16-bit elements
+/// of each matrix.
 pub struct LoadMatrix;
 
 impl Handler for LoadMatrix {
@@ -223,7 +226,7 @@ impl Handler for LoadMatrix {
     }
 }
 
-/// `stmatrix`: the other way round, from the sources.
+/// The handler of `stmatrix`, which stores the sources in the same layout as `ldmatrix`.
 pub struct StoreMatrix;
 
 impl Handler for StoreMatrix {
@@ -250,7 +253,7 @@ impl Handler for StoreMatrix {
     }
 }
 
-/// `movmatrix`: the lanes hold the rows of a matrix, and then its columns.
+/// The handler of `movmatrix`, which transposes a matrix. Each lane has a part of a row before, and of a column after.
 pub struct TransposeMatrix;
 
 impl Handler for TransposeMatrix {

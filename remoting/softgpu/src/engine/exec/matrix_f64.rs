@@ -1,7 +1,7 @@
-//! `mma` on f64 (ISA 9.7.14.5): shapes m8n8k4 and m16n8k4 to m16n8k16.
+//! `mma` on f64 (ISA 9.7.14.5), with the shapes m8n8k4 and m16n8k4 to m16n8k16.
 //!
-//! Lane 4i + j holds of each 8 x 4 piece of A row i, column j; of each 4 x 8 piece of B row j, column i; of each 8 x 8 piece of
-//! C row i, columns 2j and 2j + 1.
+//! Lane 4i + j has row i, column j of each 8 x 4 piece of A. It has row j, column i of each 4 x 8 piece of B, and row
+//! i, columns 2j and 2j + 1 of each 8 x 8 piece of C.
 
 use super::lanes::LANES;
 use super::{Block, Handler};
@@ -10,7 +10,7 @@ use crate::engine::code::{Inst, Step};
 const EDGE: usize = 8;
 const DEPTH: usize = 4;
 
-/// Adds to a lane-wise 8 x 8 piece of C, in two registers, the product of a piece of A and one of B.
+/// Adds the product of a piece of A and a piece of B to an 8 x 8 piece of C, which is in two registers.
 #[inline(always)]
 fn multiply(a: &[f64; LANES], b: &[f64; LANES], c: &mut [[f64; LANES]]) {
     for row in 0..EDGE {
@@ -25,7 +25,8 @@ fn multiply(a: &[f64; LANES], b: &[f64; LANES], c: &mut [[f64; LANES]]) {
     }
 }
 
-/// Sources A, B and C in the list, with the number of A's registers in `imm` and of B's in `imm` >> 8.
+/// The handler of `mma` on f64. The list of sources contains A, B and C. `imm` is the number of A's registers, and
+/// `imm` >> 8 the number of B's.
 pub struct MultiplyAddF64;
 
 impl Handler for MultiplyAddF64 {
@@ -38,7 +39,7 @@ impl Handler for MultiplyAddF64 {
         for (sum, &source) in sums.iter_mut().zip(c) {
             *sum = *block.src(source);
         }
-        // The pieces of A go down its rows first.
+        // The pieces of A are ordered by column, so all pieces of one column are together.
         let heights = a.len() / b.len();
         for (depth, &b) in b.iter().enumerate() {
             for height in 0..heights {

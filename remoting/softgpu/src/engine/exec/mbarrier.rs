@@ -1,7 +1,7 @@
-//! `mbarrier` (ISA 9.7.13.15): barriers that live in shared memory and count arrivals and bytes.
+//! `mbarrier` (ISA 9.7.13.15): barriers in shared memory that count arrivals and bytes.
 //!
-//! What the 64 bits hold is ours to choose: from the lowest, 20 bits of pending arrivals, 20 of expected ones, 22 of bytes
-//! in flight (signed), and the parity of the phase.
+//! PTX does not define the format of the 64 bits. Here they are, from the lowest: 20 bits of pending arrivals, 20 bits
+//! of expected arrivals, 22 bits of bytes in flight (signed), and the parity of the phase.
 
 use super::address::space;
 use super::host::Host;
@@ -17,7 +17,7 @@ const BYTES_SHIFT: u32 = 2 * COUNT_BITS;
 const BYTES_BITS: u32 = 22;
 const PARITY_SHIFT: u32 = BYTES_SHIFT + BYTES_BITS;
 
-/// A barrier's word, taken apart.
+/// The fields of a barrier's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     pending: i64,
@@ -43,7 +43,7 @@ impl State {
         count(self.pending) | count(self.expected) << COUNT_BITS | bytes << BYTES_SHIFT | self.parity << PARITY_SHIFT
     }
 
-    /// The phase ends when nobody and nothing is waited for any more.
+    /// Ends the phase if no arrival and no byte is pending.
     fn settle(mut self) -> State {
         if self.pending == 0 && self.bytes == 0 {
             self.pending = self.expected;
@@ -53,7 +53,7 @@ impl State {
     }
 }
 
-/// The operation, in `mods`. An arrival first expects the bytes in `c`, if any.
+/// The operations in `mods`. An arrival first adds the bytes in `c`, if any, to the expected bytes.
 pub mod operation {
     pub const SHIFT: u32 = 8;
     pub const INIT: u32 = 0;
@@ -63,14 +63,15 @@ pub mod operation {
     pub const COMPLETE: u32 = 4;
 }
 
-/// Bytes of a bulk copy have arrived.
+/// Subtracts the bytes of a finished bulk copy from the bytes in flight.
 pub fn complete_bytes(barrier: Host, bytes: u32) {
     let mut state = State::from_bits(barrier.read());
     state.bytes -= i64::from(bytes);
     barrier.write(state.settle().to_bits());
 }
 
-/// Everything that changes a barrier: count in `b` (1 if absent), bytes in `c`, the state before in `d`.
+/// The handler of all operations that change a barrier: count in `b` (1 if absent), bytes in `c`, the previous state in
+/// `d`.
 pub struct Update;
 
 impl Handler for Update {
@@ -110,7 +111,8 @@ impl Handler for Update {
     }
 }
 
-/// `test_wait` and `try_wait`: whether the phase is over that the state `b`, or the parity `c`, is of; predicate in `d2`.
+/// The handler of `test_wait` and `try_wait`. The predicate `d2` is true if the phase of the state `b`, or of the
+/// parity `c`, has ended.
 pub struct Test;
 
 impl Handler for Test {
@@ -130,18 +132,19 @@ impl Handler for Test {
         if truth == mask {
             return Step::Next;
         }
-        // Programs test in a loop; others have to arrive.
+        // Programs test in a loop, so let other threads run that have to arrive.
         block.warp.group.pc += 1;
         Step::Yield
     }
 }
 
-/// `cp.async.bulk`: `c` bytes from `b` to `a`, both in the spaces in `mods`, then reported to the barrier `e`, if any.
+/// The handler of `cp.async.bulk`. It copies `c` bytes from `b` to `a`, whose spaces are in `mods`. Then it reports the
+/// bytes to the barrier `e`, if there is one.
 pub struct CopyBulk;
 
-/// The source's space, beside the destination's.
+/// The position of the source's space in `mods`. The destination's space is below.
 pub const SOURCE_SHIFT: u32 = 8;
-/// Bulk copies are of whole units of this size, and aligned to it.
+/// The unit of a bulk copy in bytes. Sizes and addresses must be multiples of it.
 const UNIT: u64 = 16;
 
 impl Handler for CopyBulk {

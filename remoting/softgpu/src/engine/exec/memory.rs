@@ -1,4 +1,4 @@
-//! Loads, stores and asynchronous copies (ISA 9.7.9).
+//! The handlers of loads, stores and asynchronous copies (ISA 9.7.9).
 
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
@@ -13,11 +13,11 @@ use super::{Block, Handler};
 use crate::engine::code::{Inst, LOCAL_WINDOW, NONE, PARAM_WINDOW, SHARED_WINDOW, Step};
 use crate::engine::watch::Access;
 
-/// An element in memory and the register it is widened to.
+/// An element type in memory, and the register type to which it is widened.
 pub trait Element {
     type Memory: Integer;
     type Register: Lane;
-    /// From as many bytes as the element has.
+    /// Converts bytes to an element. The slice has the element's size.
     fn from_bytes(bytes: &[u8]) -> Self::Memory;
     fn widen(value: Self::Memory) -> Self::Register;
     fn narrow(value: Self::Register) -> Self::Memory;
@@ -51,17 +51,17 @@ elements! {
     S32Wide: i32 => u64
 }
 
-/// How a load touches memory.
+/// Returns the kind of access of a load.
 pub fn read_of(inst: &Inst) -> Access {
     if inst.mods & space::STRONG != 0 { Access::StrongRead } else { Access::Read }
 }
 
-/// How a store touches memory.
+/// Returns the kind of access of a store.
 pub fn write_of(inst: &Inst) -> Access {
     if inst.mods & space::STRONG != 0 { Access::StrongWrite } else { Access::Write }
 }
 
-/// `ld`: one element into `d`, or several into the list.
+/// The handler of `ld`. It loads one element into `d`, or several into the list of targets.
 pub struct Load<E>(PhantomData<E>);
 
 impl<E: Element> Handler for Load<E> {
@@ -83,7 +83,7 @@ impl<E: Element> Handler for Load<E> {
             Ok(addresses) => addresses,
             Err(step) => return step,
         };
-        // Lanes outside the mask repeat the first one's read, which saves a branch per lane.
+        // Lanes outside the mask repeat the read of the first lane, which saves a branch for each lane.
         for (index, &target) in targets.iter().enumerate() {
             let mut hosts = addresses;
             hosts.iter_mut().for_each(|host| *host = host.plus(index * size));
@@ -152,7 +152,7 @@ impl<E: Element> Handler for Load<E> {
     }
 }
 
-/// `ld.param` of a kernel parameter at the offset `imm`: the same for all lanes.
+/// The handler of `ld.param` for a kernel parameter at the offset `imm`. All lanes get the same value.
 pub struct LoadParam<E>(PhantomData<E>);
 
 impl<E: Element> Handler for LoadParam<E> {
@@ -191,7 +191,7 @@ impl<E: Element> Handler for LoadParam<E> {
     }
 }
 
-/// `st`: one element from `b`, or several from the list.
+/// The handler of `st`. It stores one element from `b`, or several from the list of sources.
 pub struct Store<E>(PhantomData<E>);
 
 impl<E: Element> Handler for Store<E> {
@@ -258,7 +258,7 @@ impl<E: Element> Handler for Store<E> {
     }
 }
 
-/// `membar` and `fence`.
+/// The handler of `membar` and `fence`.
 pub struct Fence;
 
 impl Handler for Fence {
@@ -277,8 +277,9 @@ impl Handler for Fence {
     }
 }
 
-/// `cp.async`: copies at once. Destination `a` + `imm` in shared memory, source `b`, bytes in `mods` above bit 8, of which
-/// operand `c` (if any) says how many to read; the rest are zero.
+/// The handler of `cp.async`, which copies at once. The destination is `a` + `imm` in shared memory, and the source is
+/// `b`. `mods` >> 8 is the number of bytes. If there is an operand `c`, only that many bytes are read and the rest are
+/// zero.
 pub struct CopyAsync;
 
 impl Handler for CopyAsync {
@@ -316,7 +317,7 @@ impl Handler for CopyAsync {
 }
 
 impl Block<'_> {
-    /// Reads the first `used` bytes of an aligned piece of global memory; the rest need not exist.
+    /// Reads the first `used` bytes of an aligned piece of global memory. The other bytes need not be valid memory.
     fn fetch(&mut self, address: u64, piece: &mut [u8], used: usize, lane: usize) -> Result<(), Bad> {
         let bytes = piece.len() as u64;
         if used == piece.len() {
@@ -336,7 +337,7 @@ impl Block<'_> {
     }
 }
 
-/// `isspacep`: whether generic address `a` is in the space of `mods`.
+/// The handler of `isspacep`, which tests whether the generic address `a` is in the space in `mods`.
 pub struct IsSpace;
 
 impl Handler for IsSpace {

@@ -1,10 +1,11 @@
-//! The interpreter: blocks, warps of 32 lanes, groups of lanes that share a pc, and a handler per instruction form.
+//! The interpreter of decoded code. A block has warps of 32 lanes, a warp has groups of lanes that share a pc, and each
+//! instruction form has a handler.
 //!
-//! `block`, `warp`, `lockstep`, `registers` and `lanes` are the machine (its state in step is in `in_step`, that of
-//! barriers in `arrivals`), and `handler` is the interface of the handlers. Handlers have one file for each kind of
-//! instruction, like the sections of the PTX ISA, so there are more than twenty. `engine::launch` runs blocks, and
-//! `compile` names handlers. It sees decoded code only, no PTX text, and reaches memory only through addresses that
-//! were checked.
+//! `block`, `warp`, `lockstep`, `registers` and `lanes` are the machine. `in_step` has its state in lockstep, and
+//! `arrivals` the state of barriers. `handler` is the interface of the handlers. The handlers of each kind of
+//! instruction are in one file, as in the sections of the PTX ISA. `engine::launch` runs blocks, and `compile` names
+//! handlers. The interpreter sees only decoded code, not PTX text. It accesses memory only through addresses that were
+//! checked.
 
 mod address;
 mod affine;

@@ -1,4 +1,4 @@
-//! Handlers for instructions that compute each lane by itself.
+//! Handlers of instructions that compute each lane independently.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use crate::engine::code::{Inst, Step};
 pub trait Op1 {
     type A: Lane;
     type D: Lane;
-    /// For operands that are affine and not all uniform.
+    /// The rule for operands that are affine but not all uniform.
     const RULE: Rule = affine::never;
     fn f(a: Self::A) -> Self::D;
 }
@@ -19,7 +19,7 @@ pub trait Op2 {
     type A: Lane;
     type B: Lane;
     type D: Lane;
-    /// For operands that are affine and not all uniform.
+    /// The rule for operands that are affine but not all uniform.
     const RULE: Rule = affine::never;
     fn f(a: Self::A, b: Self::B) -> Self::D;
 }
@@ -29,20 +29,22 @@ pub trait Op3 {
     type B: Lane;
     type C: Lane;
     type D: Lane;
-    /// For operands that are affine and not all uniform.
+    /// The rule for operands that are affine but not all uniform.
     const RULE: Rule = affine::never;
     fn f(a: Self::A, b: Self::B, c: Self::C) -> Self::D;
 }
 
-/// A comparison.
+/// A comparison of two values.
 pub trait Test {
     type A: Lane;
-    /// Other than `Other` if it holds in between where it holds at both ends.
+    /// The order of the compared numbers. Set this only if a result that is the same at both ends of a range holds in
+    /// the whole range.
     const ORDER: Order = Order::Other;
     fn f(a: Self::A, b: Self::A) -> bool;
 }
 
-/// Defines operations: `Name(a: u32) -> u32 { ... }`, with one to three sources; `[rule]` before the body for affine ones.
+/// Defines operations with one to three sources: `Name(a: u32) -> u32 { ... }`. `[rule]` before the body is the rule
+/// for affine operands.
 macro_rules! operations {
     ($($(#[$meta:meta])* $name:ident($($arg:ident: $ty:ty),+) -> $result:ty $([$rule:ident])? $body:block)*) => {$(
         $(#[$meta])*
@@ -84,7 +86,8 @@ macro_rules! operation {
     };
 }
 
-/// Defines comparisons: `Name(a, b: u32) { ... }`, with `[order]` before the body if affine operands can be compared.
+/// Defines comparisons: `Name(a, b: u32) { ... }`. `[order]` before the body means that affine operands can be
+/// compared.
 macro_rules! tests {
     ($($name:ident($a:ident, $b:ident: $ty:ty) $([$order:ident])? $body:block)*) => {$(
         pub struct $name;
@@ -99,7 +102,7 @@ macro_rules! tests {
 
 pub(crate) use {operation, operations, tests};
 
-/// `d = f(a)`
+/// The handler of `d = f(a)`.
 pub struct Un<O>(PhantomData<O>);
 
 impl<O: Op1> Handler for Un<O> {
@@ -143,7 +146,7 @@ impl<O: Op1> Handler for Un<O> {
     }
 }
 
-/// `d = f(a, b)`
+/// The handler of `d = f(a, b)`.
 pub struct Bin<O>(PhantomData<O>);
 
 impl<O: Op2> Handler for Bin<O> {
@@ -187,7 +190,7 @@ impl<O: Op2> Handler for Bin<O> {
     }
 }
 
-/// `d = f(a, b, c)`
+/// The handler of `d = f(a, b, c)`.
 pub struct Tri<O>(PhantomData<O>);
 
 impl<O: Op3> Handler for Tri<O> {
@@ -236,7 +239,7 @@ impl<O: Op3> Handler for Tri<O> {
     }
 }
 
-/// `d = f(a)` for functions too slow to compute in lanes that do not ask.
+/// The handler of `d = f(a)` for a slow function, which is computed only in the lanes of the mask.
 pub struct SlowUn<O>(PhantomData<O>);
 
 impl<O: Op1> Handler for SlowUn<O> {
@@ -257,7 +260,7 @@ impl<O: Op1> Handler for SlowUn<O> {
     }
 }
 
-/// How `setp` combines its comparison with a third, predicate operand: `mods` of the instruction.
+/// The operations with which `setp` combines its comparison and a predicate operand, in the instruction's `mods`.
 pub mod combine {
     pub const NONE: u32 = 0;
     pub const AND: u32 = 1;
@@ -275,7 +278,7 @@ pub mod combine {
     }
 }
 
-/// `setp`: `d = test(a, b) op c`, `d2 = !test(a, b) op c`
+/// The handler of `setp`: `d = test(a, b) op c`, `d2 = !test(a, b) op c`.
 pub struct SetP<O>(PhantomData<O>);
 
 impl<O: Test> Handler for SetP<O> {
@@ -320,7 +323,7 @@ impl<O: Test> Handler for SetP<O> {
     }
 }
 
-/// The destinations of a comparison in a warp of a block in step.
+/// Sets both destinations of a comparison, for one warp of a block in lockstep.
 #[inline(always)]
 fn set_both(block: &mut Block, inst: &Inst, warp: u32, truth: u32) {
     let c = block.pred_of(inst.c, warp);
@@ -328,7 +331,7 @@ fn set_both(block: &mut Block, inst: &Inst, warp: u32, truth: u32) {
     block.set_pred_of(inst.d2, warp, combine::join(inst.mods, !truth, c));
 }
 
-/// `selp`, `d = p ? a : b`, for 32- and 64-bit values.
+/// The handler of `selp`: `d = p ? a : b`, for 32- and 64-bit values.
 pub struct Select<T>(PhantomData<T>);
 
 impl<T: Lane> Handler for Select<T> {
@@ -361,7 +364,7 @@ impl<T: Lane> Handler for Select<T> {
     }
 }
 
-/// Logic on predicates. `mods`: 0 move, 1 and, 2 or, 3 xor, 4 not, 5 constant `imm`.
+/// The handler of logic on predicates. Values of `mods`: 0 move, 1 and, 2 or, 3 xor, 4 not, 5 constant `imm`.
 pub struct PredLogic;
 
 impl Handler for PredLogic {

@@ -1,4 +1,4 @@
-//! Integer operations on two halves of a word (ISA 9.7.1), and those that search its bits.
+//! Integer operations on the two halves of a word (ISA 9.7.1), and operations that search a word's bits.
 
 use super::ops::operations;
 
@@ -14,8 +14,8 @@ fn signed_halves(a: u32, b: u32, f: impl Fn(i16, i16) -> i16) -> u32 {
     halves(a, b, |a, b| f(a as i16, b as i16) as u16)
 }
 
-/// `fns`: the place of the set bit of `mask` that is the `offset`th from `base` on, upwards or, where it is negative,
-/// downwards; with offset 0 `base` itself, if that is set.
+/// Returns the result of `fns`: the position of the `offset`th set bit of `mask` from bit `base` on. The search goes
+/// upwards, or downwards if `offset` is negative. With offset 0 the result is `base` if that bit is set.
 fn nth_set(mask: u32, base: u32, offset: i32) -> u32 {
     let set = |at: i64| (0..32).contains(&at) && mask >> at & 1 == 1;
     if offset == 0 {

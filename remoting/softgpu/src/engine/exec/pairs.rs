@@ -1,4 +1,4 @@
-//! `.f32x2` (ISA 9.7.3): two f32 in a 64-bit register, computed each by itself.
+//! `.f32x2` (ISA 9.7.3): two f32 in a 64-bit register, which are computed independently.
 
 use std::marker::PhantomData;
 
@@ -9,7 +9,7 @@ use super::ops::{Op1, Op2, Op3};
 use super::{Block, Handler};
 use crate::engine::code::{Inst, NONE, Step};
 
-/// An operation on f32, done on both halves.
+/// The handler of an f32 operation on both halves.
 pub struct Pair<O>(PhantomData<O>);
 
 #[inline(always)]
@@ -57,7 +57,7 @@ impl<O: Op3<A = f32, B = f32, C = f32, D = f32>> Op3 for Pair<O> {
     }
 }
 
-/// An operation that rounds both halves in the direction in `mods`.
+/// The handler of an operation that rounds both halves in the direction in `mods`.
 pub struct DirectedPair<O>(PhantomData<O>);
 
 impl<O: Directed<f32>> Handler for DirectedPair<O> {

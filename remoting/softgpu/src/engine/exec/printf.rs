@@ -1,12 +1,12 @@
-//! Device `printf`: the arguments lie in a buffer, each aligned to its size, floats as doubles.
+//! Device `printf`. The arguments are in a buffer, each aligned to its size, and floats are stored as doubles.
 
 use super::Block;
 
-/// Output of one call is cut here.
+/// The maximum bytes of output of one call. Longer output is truncated.
 const MAX_OUTPUT: usize = 64 << 10;
 const MAX_WIDTH: usize = 4096;
 
-/// One conversion: `%-08.3lf`.
+/// A conversion specification, such as `%-08.3lf`.
 #[derive(Default)]
 struct Spec {
     left: bool,
@@ -19,7 +19,7 @@ struct Spec {
     long: bool,
 }
 
-/// Formats; gives the text and the number of arguments. `None` if an address is not valid.
+/// Formats the text of a call. Returns the text and the number of arguments, or `None` if an address is not valid.
 pub fn format(block: &mut Block, format: u64, arguments: u64, lane: usize) -> Option<(Vec<u8>, u32)> {
     let format = block.string(format, lane)?;
     let mut out = Vec::new();
@@ -91,7 +91,7 @@ pub fn format(block: &mut Block, format: u64, arguments: u64, lane: usize) -> Op
     Some((out, count))
 }
 
-/// Parses flags, width, precision and length; `star` reads a `*` argument.
+/// Parses flags, width, precision and length. `star` reads the argument for a `*`.
 fn parse(
     format: &[u8],
     mut at: usize,
@@ -149,7 +149,7 @@ fn pad(spec: &Spec, mut text: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Adds sign, prefix and padding to digits.
+/// Adds the sign, the prefix and the padding to digits.
 fn number(spec: &Spec, digits: String, negative: bool, prefix: &str, zeros: bool) -> Vec<u8> {
     let sign = match (negative, spec.plus, spec.space) {
         (true, _, _) => "-",

@@ -1,18 +1,18 @@
-//! The registers of a block. A slot's rows (one per warp, of 32 lanes) lie one behind the other, so that one instruction
-//! can go through all of them.
+//! The registers of a block. A slot has a row of 32 lanes for each warp. The rows of a slot are contiguous, so that one
+//! instruction can process all of them in order.
 
 use std::marker::PhantomData;
 
 use super::lanes::{LANES, Lane, Slot};
 
-/// Slots in front of the registers, two for each of three operands: see [`Registers::broadcast`].
+/// The number of slots in front of the registers: two for each of three operands, see [`Registers::broadcast`].
 const SCRATCH: usize = 6;
 
-/// The location of an operand's rows: inside the registers for every warp.
+/// The position of an operand's rows. The rows of all warps are inside the registers.
 #[derive(Clone, Copy)]
 pub struct Rows<T> {
     first: usize,
-    /// From one warp's row to the next; 0 if all warps have the same.
+    /// The number of slots between the rows of consecutive warps, or 0 if all warps share one row.
     step: usize,
     of: PhantomData<T>,
 }
@@ -22,18 +22,19 @@ pub struct Registers {
     slots: Vec<Slot>,
     preds: Vec<u32>,
     warps: usize,
-    /// From one slot to the next. Odd, or one warp's slots would lie a power of two apart and share a few cache lines.
+    /// The number of rows between consecutive slots. It is odd, because with a power of two the slots of a warp would
+    /// share a few cache lines.
     stride: usize,
 }
 
 impl Registers {
-    /// Makes room for a block. Registers are undefined until they are written, so those of the block before may stay.
+    /// Prepares the registers for a new block. Registers are undefined until they are written, so old values may stay.
     pub fn start(&mut self, warps: usize, slots: u32, preds: u32) {
         (self.warps, self.stride) = (warps, warps | 1);
         self.reserve(slots, preds);
     }
 
-    /// Makes room for so many slots and predicates per warp, keeping what is there.
+    /// Makes room for more slots and predicates in each warp, and keeps the contents.
     pub fn reserve(&mut self, slots: u32, preds: u32) {
         let (slots, preds) = (SCRATCH + slots as usize * self.stride, preds as usize * self.warps);
         if self.slots.len() < slots {
@@ -71,7 +72,7 @@ impl Registers {
         Rows { first, step: T::SLOTS, of: PhantomData }
     }
 
-    /// The same value in every lane of every warp; `operand` is 0 to 2.
+    /// Returns rows with the same value in all lanes of all warps. `operand` is from 0 to 2.
     #[inline(always)]
     pub fn broadcast<T: Lane>(&mut self, operand: usize, value: T) -> Rows<T> {
         let rows = Rows { first: 2 * operand, step: 0, of: PhantomData };

@@ -1,4 +1,4 @@
-//! Special registers (ISA 10) and addresses that depend on the frame or the launch.
+//! Special registers (ISA 10), and addresses that depend on the frame or the launch.
 
 use super::affine::Affine;
 use super::lanes::LANES;
@@ -93,7 +93,7 @@ impl Special {
             "%ntid" => axis(NTidX, NTidY, NTidZ),
             "%ctaid" => axis(CtaX, CtaY, CtaZ),
             "%nctaid" => axis(NCtaX, NCtaY, NCtaZ),
-            // A cluster is one block.
+            // A cluster has one block, so the index of the cluster is that of the block.
             "%clusterid" => axis(CtaX, CtaY, CtaZ),
             "%nclusterid" => axis(NCtaX, NCtaY, NCtaZ),
             "%cluster_ctaid" => axis(Zero, Zero, Zero),
@@ -152,14 +152,15 @@ fn value(block: &Block, special: Special, lane: usize) -> u64 {
         MaskLe => 2 * me - 1,
         MaskGe => u64::from(u32::MAX) & !(me - 1),
         MaskGt => u64::from(u32::MAX) & !(2 * me - 1),
-        // One tick a nanosecond.
+        // One tick is a nanosecond.
         Clock => launch.start.elapsed().as_nanos() as u64,
         ClockHi => launch.start.elapsed().as_nanos() as u64 >> 32,
         GlobalTimer => unix_nanos(),
         GlobalTimerHi => unix_nanos() >> 32,
         DynamicShared => launch.dynamic_shared.into(),
         TotalShared => (launch.static_shared + launch.dynamic_shared).into(),
-        // The halves of the address where the header cooperative_groups finds the grid's barrier; 0 if it has none.
+        // The halves of the address of the grid's barrier, where the header cooperative_groups looks for it. It is 0 if
+        // there is no barrier.
         EnvReg1 => launch.workspace >> 32,
         EnvReg2 => launch.workspace & u64::from(u32::MAX),
         SmId | Zero => 0,
@@ -172,7 +173,7 @@ fn unix_nanos() -> u64 {
     now.map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }
 
-/// Reads the special register `mods` into `d`; 64 bits wide if `imm` is not 0.
+/// The handler that reads the special register `mods` into `d`. The result has 64 bits if `imm` is not 0.
 pub struct ReadSpecial;
 
 impl Handler for ReadSpecial {
@@ -234,7 +235,8 @@ fn store(block: &mut Block, inst: &Inst, values: &[u64; LANES], mask: u32) {
     }
 }
 
-/// The address of a local variable: the frame's local memory plus `mods`. 64 bits wide if `imm` is not 0.
+/// The handler that computes the address of a local variable: the frame's local memory plus `mods`. The result has 64
+/// bits if `imm` is not 0.
 pub struct LocalAddress;
 
 impl Handler for LocalAddress {
@@ -251,7 +253,7 @@ impl Handler for LocalAddress {
     }
 }
 
-/// The address of dynamic shared memory. 64 bits wide if `imm` is not 0.
+/// The handler that computes the address of dynamic shared memory. The result has 64 bits if `imm` is not 0.
 pub struct DynamicSharedAddress;
 
 impl Handler for DynamicSharedAddress {

@@ -1,5 +1,5 @@
-//! Functions the driver provides to device code: `vprintf`, `__assertfail`, `malloc`, `free`, and
-//! `cudaGraphSetConditional`, whose handle is the address of the condition's value.
+//! The functions that the driver provides to device code: `vprintf`, `__assertfail`, `malloc`, `free` and
+//! `cudaGraphSetConditional`. The handle of the last one is the address of the condition's value.
 
 use super::lanes::set_lanes;
 use super::memory::space;
@@ -7,7 +7,8 @@ use super::printf;
 use super::{Block, Handler};
 use crate::engine::code::{Inst, Step};
 
-/// Which function, in `mods`. The call site in `imm` has the arguments' places in local memory.
+/// The functions, whose number is in `mods`. `imm` is the call site, which has the positions of the arguments in local
+/// memory.
 pub mod function {
     pub const PRINTF: u32 = 0;
     pub const ASSERT: u32 = 1;
@@ -16,7 +17,7 @@ pub mod function {
     pub const SET_CONDITION: u32 = 4;
 }
 
-/// The function of a name, if the driver provides it.
+/// Returns the number of a function by name, or `None` if the driver does not provide it.
 pub fn provided(name: &str) -> Option<u32> {
     match name {
         "vprintf" => Some(function::PRINTF),
@@ -28,7 +29,7 @@ pub fn provided(name: &str) -> Option<u32> {
     }
 }
 
-/// Longer strings are cut.
+/// The maximum bytes of a string. Longer strings are truncated.
 const MAX_STRING: u64 = 4096;
 
 impl Block<'_> {
@@ -54,7 +55,7 @@ impl Block<'_> {
         Some(())
     }
 
-    /// An argument of the call in a lane's local memory.
+    /// Returns an argument of the call from a lane's local memory.
     fn argument(&mut self, inst: &Inst, index: usize, lane: usize) -> u64 {
         let site = &self.launch.code.calls[inst.imm as usize];
         let Some(&(offset, size)) = site.args.get(index) else { return 0 };

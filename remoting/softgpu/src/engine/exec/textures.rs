@@ -1,4 +1,4 @@
-//! `tex`, `tld4`, `suld` and `sust` through handles (ISA 9.7.10 and 9.7.11).
+//! The handlers of `tex`, `tld4`, `suld` and `sust` for textures and surfaces that handles name (ISA 9.7.10, 9.7.11).
 
 use std::sync::Arc;
 
@@ -8,23 +8,23 @@ use crate::engine::MemoryMap;
 use crate::engine::code::{Inst, Step};
 use crate::engine::texture::{Bits, Illegal, Texture, Textures};
 
-/// Fields of these instructions' `mods`.
+/// The fields in the `mods` of texture and surface instructions.
 pub mod form {
-    /// How many coordinates there are, besides the layer's.
+    /// The mask of the number of coordinates, without the layer's.
     pub const AXES: u32 = 3;
     pub const LAYERED: u32 = 4;
-    /// The coordinates are integers.
+    /// Whether the coordinates are integers.
     pub const FETCH: u32 = 8;
-    /// `tld4`: the channel, above this bit.
+    /// The position of the channel's lowest bit, for `tld4`.
     pub const CHANNEL: u32 = 4;
-    /// The bytes of a surface's element, above this bit.
+    /// The position of the lowest bit of the element size in bytes, for surfaces.
     pub const BYTES: u32 = 8;
-    /// The behaviour outside a surface: 0 is a fault.
+    /// The behaviour outside a surface. Without a flag, the access faults.
     pub const CLAMP: u32 = 16;
     pub const ZERO: u32 = 32;
 }
 
-/// The object that the lanes name; they mostly name one.
+/// The texture or surface that was looked up last. Usually all lanes name the same one.
 #[derive(Default)]
 struct Named {
     handle: u64,
@@ -41,7 +41,7 @@ impl Named {
     }
 }
 
-/// The coordinates of all lanes: the layers, if there are any, and up to three others.
+/// The coordinates of all lanes: the layer, if there is one, and up to three others.
 struct Coordinates<'a> {
     layers: Option<&'a [u32; LANES]>,
     axes: [Option<&'a [u32; LANES]>; 3],
@@ -101,7 +101,8 @@ impl Block<'_> {
     }
 }
 
-/// The read of one lane. It is a trait: a closure would not be compiled for the CPU that the handler is compiled for.
+/// The read of one lane. It is a trait because a closure would not be compiled for the same CPU features as the
+/// handler.
 trait Read {
     fn read(mods: u32, memory: &MemoryMap, texture: &Texture, layer: u32, at: [u32; 3]) -> Result<Bits, Illegal>;
 }
@@ -150,7 +151,7 @@ impl Handler for Gather {
     }
 }
 
-/// The location of a surface's element. Outside of the surface nothing is read or written.
+/// The position of an element of a surface. Nothing is read or written outside the surface.
 enum Element {
     At(Host),
     Outside,
@@ -158,7 +159,8 @@ enum Element {
 }
 
 impl Block<'_> {
-    /// `bytes` are those of all elements of the instruction; x counts bytes.
+    /// Returns the position of a surface's element. `bytes` is the size of all elements of the instruction. The x
+    /// coordinate is in bytes.
     fn element(&mut self, inst: &Inst, named: &mut Named, handle: u64, bytes: u64, lane: usize) -> Element {
         let found = named.get(self.launch.textures, handle).filter(|each| each.sampling.is_none());
         let Some(surface) = found else { return Element::Fault(self.no_texture(handle, lane)) };

@@ -1,4 +1,4 @@
-//! Video instructions (ISA 9.7.16): on a part of a word, or on two halves or four bytes of it at once.
+//! Video instructions (ISA 9.7.16), which operate on a part of a word, or on two halves or four bytes at once.
 
 use super::lanes::LANES;
 use super::{Block, Handler};
@@ -42,7 +42,7 @@ const OPS: [Op; 15] = [
     Op::Ge,
 ];
 
-/// The use of a result with the operand `c`.
+/// The way in which a result is combined with the operand `c`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Second {
@@ -50,21 +50,21 @@ pub enum Second {
     Add,
     Min,
     Max,
-    /// The result takes the place of a part of `c`.
+    /// The result replaces a part of `c`.
     Merge,
 }
 
 const SECONDS: [Second; 5] = [Second::Nothing, Second::Add, Second::Min, Second::Max, Second::Merge];
 
-/// Bits of [`Form::flags`].
+/// The bits of [`Form::flags`].
 pub mod flag {
     pub const A_SIGNED: u32 = 1;
     pub const B_SIGNED: u32 = 2;
     pub const D_SIGNED: u32 = 4;
     pub const SATURATE: u32 = 8;
-    /// The distance of a shift wraps, instead of ending at 32.
+    /// Whether the distance of a shift wraps. Without this flag it is limited to 32.
     pub const WRAP: u32 = 16;
-    /// `Mad` negates the product or `c`, or adds one.
+    /// Whether `Mad` negates the product. The flags below negate `c` or add 1.
     pub const NEGATE_PRODUCT: u32 = 32;
     pub const NEGATE_C: u32 = 64;
     pub const PLUS_ONE: u32 = 128;
@@ -72,7 +72,7 @@ pub mod flag {
     pub const SHIFT_15: u32 = 512;
 }
 
-/// A part of a word: where it begins and how many bits it has.
+/// A part of a word: the position of its lowest bit and its number of bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     pub at: u32,
@@ -97,7 +97,7 @@ impl Part {
     }
 }
 
-/// A video instruction on one part of a word.
+/// The form of a video instruction on one part of a word.
 #[derive(Debug, Clone, Copy)]
 pub struct Form {
     pub op: Op,
@@ -150,7 +150,8 @@ impl Form {
         }
     }
 
-    /// `vmad`: a product of up to 66 bits, to which `c` is added before it is shifted. Its sign is that of all that is in it.
+    /// Returns the result of `vmad`: a product of up to 66 bits plus `c`, shifted right. The result is signed if an
+    /// operand is signed or negated.
     #[inline(always)]
     fn multiply(self, a: i64, b: i64, c: u32) -> u32 {
         let (negated, minus_c) = (self.has(flag::NEGATE_PRODUCT), self.has(flag::NEGATE_C));
@@ -180,7 +181,7 @@ impl Form {
     }
 }
 
-/// The operations that the forms on one part and on several have in common.
+/// Computes an operation that the forms on one part and on several parts have in common.
 #[inline(always)]
 fn basic(op: Op, a: i64, b: i64, wrap: bool) -> i64 {
     let distance = if wrap { b & 31 } else { b.clamp(0, 32) };
@@ -191,7 +192,7 @@ fn basic(op: Op, a: i64, b: i64, wrap: bool) -> i64 {
         Op::Min => a.min(b),
         Op::Max => a.max(b),
         Op::Average => (a + b + i64::from(a + b >= 0)) >> 1,
-        // No more than 64 bits: what is shifted out at the top only makes the number large.
+        // Limit the operand so that the result fits in 64 bits. A larger operand would only make a large result larger.
         Op::Shl if distance == 32 => a.min(1 << 30) << 32,
         Op::Shl => a << distance,
         Op::Shr => a >> distance,
@@ -211,7 +212,7 @@ fn clamp(value: i64, bits: u32, signed: bool) -> i64 {
     value.clamp(low, high)
 }
 
-/// `vadd` and its like, on one part of each source. The form is in `mods` and `imm`.
+/// The handler of `vadd` and similar instructions on one part of each source. The form is in `mods` and `imm`.
 pub struct Video;
 
 impl Handler for Video {
@@ -222,12 +223,13 @@ impl Handler for Video {
     }
 }
 
-/// A video instruction on several parts: which elements of `b:a` they are, a nibble each, and which of the results count.
+/// The form of a video instruction on several parts: the elements of `b:a` that it uses, a nibble for each, and the
+/// results that count.
 #[derive(Debug, Clone, Copy)]
 pub struct Elements {
     pub op: Op,
     pub flags: u32,
-    /// The results are added to `c`, instead of standing in its place.
+    /// Whether the results are added to `c` instead of replacing its parts.
     pub accumulate: bool,
     pub count: u32,
     pub a: u32,
@@ -280,7 +282,7 @@ impl Elements {
     }
 }
 
-/// `vadd2`, `vadd4` and their like.
+/// The handler of `vadd2`, `vadd4` and similar instructions.
 pub struct VideoElements;
 
 impl Handler for VideoElements {

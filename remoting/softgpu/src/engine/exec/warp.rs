@@ -1,20 +1,20 @@
-//! A warp: 32 lanes and the groups they form. Their registers are the block's.
+//! A warp: its 32 lanes and their groups. The registers belong to the block.
 
 use super::lanes::{ALL, LANES};
 use super::local::LocalMemory;
 
-/// The event that a group waits for.
+/// The event for which a group waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wait {
     #[default]
     Nothing,
-    /// A barrier of the block.
+    /// The completion of a barrier of the block.
     Barrier(u8),
-    /// The other lanes of a `.sync` operation.
+    /// The arrival of other lanes at a `.sync` operation.
     Lanes,
 }
 
-/// A return address and the frame to return to.
+/// A return address, and the frame of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Return {
     pub pc: u32,
@@ -22,7 +22,7 @@ pub struct Return {
     pub call: u32,
 }
 
-/// The start of a function's registers and local variables.
+/// The first register, predicate and byte of local memory of a function that a group executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Frame {
     pub function: u32,
@@ -31,7 +31,7 @@ pub struct Frame {
     pub local: u32,
 }
 
-/// Lanes with the same pc and call stack.
+/// The lanes that have the same pc and call stack.
 #[derive(Debug, Clone, Default)]
 pub struct Group {
     pub pc: u32,
@@ -39,7 +39,7 @@ pub struct Group {
     pub frame: Frame,
     pub stack: Vec<Return>,
     pub wait: Wait,
-    /// When it last got a turn by rotation.
+    /// The number of the turn in which the group was last chosen by rotation.
     pub turn: u32,
 }
 
@@ -55,27 +55,27 @@ impl Group {
 
 #[derive(Default)]
 pub struct Warp {
-    /// The index in the block.
+    /// The warp's index in the block.
     pub id: u32,
-    /// Lanes that have not exited.
+    /// The mask of the lanes that have not exited.
     pub live: u32,
-    /// The running group; its mask is 0 when there is none.
+    /// The running group. Its mask is 0 if there is none.
     pub group: Group,
     pub others: Vec<Group>,
-    /// The pc at which the running group must look at the others again.
+    /// The pc at which the running group must be compared with the other groups again.
     pub stop: u32,
-    /// Whether the running group was chosen by rotation, to run whatever the pcs.
+    /// Whether the running group was chosen by rotation. It then runs even if another group has a lower pc.
     rotated: bool,
     turns: u32,
-    /// Backward branches left in this turn.
+    /// The number of backward branches that are left in this turn.
     pub budget: u32,
     pub local: LocalMemory,
-    /// The values that lanes handed in to the `.sync` operation they are in.
+    /// The values that lanes have stored for their `.sync` operation.
     pub handed: Box<[[u64; LANES]; 2]>,
 }
 
 impl Warp {
-    /// Makes the warp ready for a new block; memory is reused.
+    /// Prepares the warp for a new block, and reuses its memory.
     pub fn reset(&mut self, id: u32, live: u32, entry_pc: u32, function: u32) {
         self.id = id;
         self.live = live;
@@ -87,7 +87,7 @@ impl Warp {
         self.turns = 0;
     }
 
-    /// Whether all lanes live and are in one group that can run.
+    /// Whether all lanes are live and in one group that can run.
     pub fn is_whole(&self) -> bool {
         self.group.mask == ALL && self.live == ALL && self.others.is_empty() && self.group.wait == Wait::Nothing
     }
@@ -96,14 +96,14 @@ impl Warp {
         self.budget = budget;
     }
 
-    /// Counts a backward branch; true when the turn is over.
+    /// Counts a backward branch. Returns true if the turn is over.
     #[inline(always)]
     pub fn spend(&mut self) -> bool {
         self.budget = self.budget.saturating_sub(1);
         self.budget == 0
     }
 
-    /// Sets a group aside, joining it to another at the same place.
+    /// Sets a group aside. If another group is at the same place, the two are joined.
     pub fn set_aside(&mut self, group: Group) {
         if group.mask == 0 {
             return;
@@ -114,14 +114,14 @@ impl Warp {
         }
     }
 
-    /// Recomputes where the running group has to stop.
+    /// Recomputes the pc at which the running group has to stop.
     pub fn set_stop(&mut self) {
         let depth = self.group.stack.len();
         let waiting = self.others.iter().filter(|g| g.wait == Wait::Nothing && g.stack.len() == depth);
         self.stop = if self.rotated { u32::MAX } else { waiting.map(|g| g.pc).min().unwrap_or(u32::MAX) };
     }
 
-    /// Chooses the group to run: deepest call first, then lowest pc. False if none can run.
+    /// Chooses the group to run: the deepest call first, then the lowest pc. Returns false if no group can run.
     pub fn choose(&mut self) -> bool {
         self.rotated = false;
         self.stash();
@@ -130,8 +130,8 @@ impl Warp {
         self.take(best)
     }
 
-    /// Ends a turn. Every other time a group that waited longest runs, whatever its pc: lanes of one warp may spin on
-    /// each other, and lowest-pc-first alone would never run the one that holds the lock.
+    /// Ends a turn. In every other turn, the group that has waited longest runs, whatever its pc is. Lanes of one warp
+    /// may spin on each other, and the lowest pc alone would never run the lane that holds the lock.
     pub fn rotate(&mut self) {
         let runnable = self.others.iter().any(|g| g.wait == Wait::Nothing);
         if self.rotated || !runnable {

@@ -1,4 +1,4 @@
-//! Handlers of instructions that touch memory, for programs that are watched.
+//! Handlers that report their memory accesses to an observer.
 
 use std::marker::PhantomData;
 
@@ -8,16 +8,16 @@ use super::{Block, Handler};
 use crate::engine::code::{Inst, SHARED_WINDOW, Step};
 use crate::engine::watch::Access;
 
-/// The bytes from `address` on.
+/// An accessed range of memory: `bytes` bytes from `address` on.
 pub struct Touch {
     pub access: Access,
     pub address: u64,
     pub bytes: u64,
-    /// Whether a strong access acquires or releases by itself.
+    /// Whether a strong access itself acquires or releases, without a fence.
     pub ordered: bool,
 }
 
-/// `H`, which tells of what it touches.
+/// The handler `H`, which also reports its accesses.
 pub struct Watched<H>(PhantomData<H>);
 
 impl<H: Handler> Handler for Watched<H> {
@@ -50,8 +50,8 @@ impl<H: Handler> Handler for Watched<H> {
 }
 
 impl Block<'_> {
-    /// Lists the memory that lanes touch at the addresses an instruction names, if that is global memory: neighbours
-    /// together, except strong accesses.
+    /// Lists the global memory that lanes access at an instruction's addresses. Adjacent accesses are joined, except
+    /// strong ones.
     pub fn touch_lanes(&self, inst: &Inst, bytes: usize, mask: u32, access: Access, touches: &mut Vec<Touch>) {
         if !matches!(inst.mods & space::MASK, space::GLOBAL | space::GENERIC) {
             return;
@@ -62,7 +62,7 @@ impl Block<'_> {
     }
 }
 
-/// Like [`Block::touch_lanes`], for addresses in the generic space.
+/// Lists accesses as [`Block::touch_lanes`] does, for addresses in the generic space.
 pub fn touch_each(addresses: &[u64], bytes: u64, mask: u32, access: Access, ordered: bool, touches: &mut Vec<Touch>) {
     for lane in set_lanes(mask) {
         let address = addresses[lane];

@@ -1,5 +1,5 @@
-//! Accesses to vectors that other threads may meet: up to 16 bytes at once, as GPUs do it. The ISA promises less, but
-//! programs that hand data to each other beside a flag rely on it (CUB's tiles, NCCL's LL protocol).
+//! Strong accesses to vectors. Up to 16 bytes are accessed at once, as GPUs do. The ISA guarantees less, but programs
+//! that store data and a flag together rely on it (CUB's tiles, NCCL's LL protocol).
 
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
@@ -10,10 +10,10 @@ use super::watched::Touch;
 use super::{Block, Handler};
 use crate::engine::code::{Inst, Step};
 
-/// The bytes that are read or written at once.
+/// The number of bytes that are accessed at once.
 const PIECE: usize = 16;
 
-/// `ld` of several elements into the list.
+/// The handler of `ld` of several elements into the list of targets.
 pub struct LoadWhole<E>(PhantomData<E>);
 
 impl<E: Element> Handler for LoadWhole<E> {
@@ -46,7 +46,7 @@ impl<E: Element> Handler for LoadWhole<E> {
     }
 }
 
-/// `st` of several elements from the list.
+/// The handler of `st` of several elements from the list of sources.
 pub struct StoreWhole<E>(PhantomData<E>);
 
 impl<E: Element> Handler for StoreWhole<E> {

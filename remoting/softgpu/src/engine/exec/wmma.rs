@@ -1,8 +1,9 @@
-//! `wmma.load` and `wmma.store` (ISA 9.7.14.4). Which lane holds which element is for the machine to choose: here it is
-//! as in the fragments of `mma`, so that a `wmma.mma` is a row of those.
+//! `wmma.load` and `wmma.store` (ISA 9.7.14.4). The machine may choose which lane has which element. Here the fragments
+//! are those of `mma`, so a `wmma.mma` is a series of `mma`.
 //!
-//! A matrix is cut into tiles: of A 8 rows, of B 8 columns, by as much of K as a register of four lanes holds; of C and D 8
-//! rows by 8 columns, two elements to a lane. Lane l has the row (of B the column) l/4 of each tile.
+//! A matrix is divided into tiles. A tile of A has 8 rows, and a tile of B has 8 columns. Along K, it has as many
+//! elements as four lanes hold in one register. A tile of C and D has 8 rows and 8 columns, with two elements in each
+//! lane. Lane l has row l/4 of each tile, or column l/4 for B.
 
 use super::address::Addresses;
 use super::lanes::{LANES, set_lanes};
@@ -12,19 +13,19 @@ use super::{Block, Handler};
 use crate::engine::code::{Inst, Step};
 use crate::engine::watch::Access;
 
-/// The form of a fragment, in `mods` above the space bits.
+/// The form of a fragment, in `mods` above the bits of the state space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// The power of two of an element's bytes.
+    /// The base-2 logarithm of an element's size in bytes.
     pub size: u32,
-    /// Each element has a register of its own, though tiles count two.
+    /// Whether each element has its own register, although a tile has two elements in each lane.
     pub single: bool,
-    /// In memory the elements of a tile's row do not lie side by side.
+    /// Whether the elements of a tile's row are apart in memory, with the stride between them.
     pub across: bool,
-    /// Tiles one below the other, and side by side.
+    /// The number of tiles below each other. `depth` is the number of tiles next to each other.
     pub lines: u32,
     pub depth: u32,
-    /// Registers go along the lines of tiles, not down first.
+    /// Whether consecutive registers are tiles next to each other. Otherwise they are tiles below each other.
     pub depth_first: bool,
 }
 
@@ -49,18 +50,18 @@ impl Fragment {
         }
     }
 
-    /// Elements of a tile in a lane.
+    /// The number of a tile's elements that one lane holds.
     fn width(self) -> u32 {
         if self.single { 2 } else { (4 >> self.size).max(1) }
     }
 
-    /// Elements in a register.
+    /// Returns the number of elements in a register.
     pub fn packed(self) -> u32 {
         if self.single { 1 } else { self.width() }
     }
 
-    /// How far element `index` of a register lies from the matrix's start, in elements. There are more registers than
-    /// tiles for some matrices: those repeat.
+    /// Returns the distance of element `index` of a register from the matrix's start, in elements. Some matrices have
+    /// more registers than tiles. The further registers repeat the tiles.
     fn offset(self, register: u32, index: u32, lane: u32, stride: u64) -> u64 {
         let (tile, index) = if self.single { (register / 2, register % 2) } else { (register, index) };
         let tile = tile % (self.lines * self.depth);
@@ -79,8 +80,8 @@ impl Fragment {
     }
 }
 
-/// The matrix that an instruction names: where it starts for each lane, and how far apart its rows are, from operand `b`.
-/// Taken before any register is written, which may be one of these.
+/// The matrix of an instruction: its start address for each lane, and the distance between its rows from operand `b`.
+/// It is read before any register is written, because a destination may be one of these registers.
 struct Matrix {
     fragment: Fragment,
     starts: Addresses,
@@ -112,7 +113,8 @@ impl Matrix {
 }
 
 impl Block<'_> {
-    /// Calls `access` with the host address of each element of a register, and its place among those.
+    /// Calls `access` with the host address of each element of a register, and with the element's index in the
+    /// register.
     fn each_element(
         &mut self,
         matrix: &Matrix,
@@ -136,7 +138,7 @@ impl Block<'_> {
     }
 }
 
-/// Loads the registers in the list of targets.
+/// The handler that loads the registers in the list of targets.
 pub struct LoadFragment;
 
 impl Handler for LoadFragment {
@@ -173,7 +175,7 @@ impl Handler for LoadFragment {
     }
 }
 
-/// Stores the registers in the list of sources.
+/// The handler that stores the registers in the list of sources.
 pub struct StoreFragment;
 
 impl Handler for StoreFragment {
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_element_of_a_matrix_is_in_a_register() {
-        // Of A with 16 rows and 16 columns, as bytes; of C with 8 rows and 32 columns, as words.
+        // The bytes of an A with 16 rows and 16 columns. Below are the words of a C with 8 rows and 32 columns.
         let bytes = Fragment { size: 0, single: false, across: false, lines: 2, depth: 1, depth_first: false };
         let words = Fragment { size: 2, single: true, across: true, lines: 1, depth: 4, depth_first: false };
         for (fragment, registers, stride) in [(bytes, 2, 16), (words, 8, 8)] {

@@ -1,4 +1,4 @@
-//! The syntax tree. Names borrow from the PTX text.
+//! The syntax tree. Names in the tree borrow from the PTX text.
 
 use super::Ty;
 
@@ -11,7 +11,7 @@ pub enum Linkage {
     Extern,
 }
 
-/// State spaces a variable can be declared in.
+/// The state spaces in which a variable can be declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VarSpace {
     Global,
@@ -25,13 +25,13 @@ pub enum VarSpace {
 
 #[derive(Debug, Clone)]
 pub struct Module<'a> {
-    /// 84 for `.version 8.4`.
+    /// The PTX version, such as 84 for `.version 8.4`.
     pub version: u32,
-    /// 80 for `.target sm_80`.
+    /// The target architecture, such as 80 for `.target sm_80`.
     pub target: u32,
     pub vars: Vec<Var<'a>>,
     pub functions: Vec<Function<'a>>,
-    /// `.alias name, aliasee`
+    /// The name and the aliasee of each `.alias` directive.
     pub aliases: Vec<(&'a str, &'a str)>,
 }
 
@@ -40,16 +40,16 @@ pub struct Var<'a> {
     pub name: &'a str,
     pub space: VarSpace,
     pub linkage: Linkage,
-    /// The host uses it, too.
+    /// Whether the host can use the variable too.
     pub managed: bool,
     pub ty: Ty,
     pub align: u32,
-    /// In bytes; 0 for an array without a size.
+    /// The size in bytes, or 0 for an array without a size.
     pub size: u64,
     pub init: Init<'a>,
 }
 
-/// An initialiser: bytes, and places in them that take an address.
+/// An initialiser: its bytes, and the places in them that contain an address.
 #[derive(Debug, Clone, Default)]
 pub struct Init<'a> {
     pub bytes: Vec<u8>,
@@ -60,7 +60,7 @@ pub struct Init<'a> {
 pub struct Relocation<'a> {
     pub offset: u64,
     pub size: u32,
-    /// The address is shifted right by this many bits first, for `0xff00(symbol)`.
+    /// The number of bits by which the address is first shifted right, for `0xff00(symbol)`.
     pub shift: u32,
     pub symbol: &'a str,
     pub addend: i64,
@@ -74,7 +74,7 @@ pub struct Function<'a> {
     pub returns: Vec<Var<'a>>,
     pub params: Vec<Var<'a>>,
     pub maxntid: Option<[u32; 3]>,
-    /// `.minnctapersm` and `.maxnreg`.
+    /// The number in `.minnctapersm`. `max_registers` is the number in `.maxnreg`.
     pub min_blocks: Option<u32>,
     pub max_registers: Option<u32>,
     pub reqntid: Option<[u32; 3]>,
@@ -83,20 +83,20 @@ pub struct Function<'a> {
 
 #[derive(Debug, Clone, Default)]
 pub struct Body<'a> {
-    /// The type of every virtual register used.
+    /// The type of each virtual register that is used.
     pub regs: Vec<Ty>,
-    /// Variables declared inside, after the function's returns and params.
+    /// The function's returns, parameters and inner variables, in this order.
     pub vars: Vec<Var<'a>>,
     pub instrs: Vec<Instr<'a>>,
-    /// For each label the index of the instruction it stands before.
+    /// For each label, the index of the instruction after the label.
     pub labels: Vec<usize>,
-    /// `.branchtargets` lists by name.
+    /// The `.branchtargets` lists by name. A list contains labels.
     pub branch_targets: Vec<(&'a str, Vec<u32>)>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Instr<'a> {
-    /// The guard predicate's register, and whether it is negated.
+    /// The register of the guard predicate, and whether the predicate is negated.
     pub guard: Option<(u32, bool)>,
     pub op: &'a str,
     pub mods: Vec<&'a str>,
@@ -107,31 +107,31 @@ pub struct Instr<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operand<'a> {
     Reg(u32),
-    /// An index into `Body::vars`.
+    /// A variable, by index into `Body::vars`.
     Var(u32),
     /// A label, by index into `Body::labels`.
     Label(u32),
-    /// A module-scope variable or function.
+    /// A module-scope variable or function, by name.
     Symbol(&'a str),
-    /// A special register, `%tid.x`.
+    /// A special register, such as `%tid.x`.
     Special(&'a str, &'a str),
     Int(i64),
     F32(u32),
     F64(u64),
-    /// `{a, b}`
+    /// A vector, such as `{a, b}`.
     Vector(Vec<Operand<'a>>),
-    /// `(a, b)` of a call
+    /// A list in a call, such as `(a, b)`.
     List(Vec<Operand<'a>>),
-    /// `[base + offset]`; the base may be `Int` for an absolute address.
+    /// An address, such as `[base + offset]`. The base may be `Int` for an absolute address.
     Address(Box<Operand<'a>>, i64),
-    /// `!p`
+    /// A negated predicate, such as `!p`.
     Not(Box<Operand<'a>>),
-    /// `-r`
+    /// A negated register, such as `-r`.
     Negative(Box<Operand<'a>>),
-    /// A part of a register, `r.b0`
+    /// A part of a register, such as `r.b0`.
     Part(Box<Operand<'a>>, &'a str),
-    /// `p|q`
+    /// A pair of destinations, such as `p|q`.
     Pair(Box<Operand<'a>>, Box<Operand<'a>>),
-    /// `_`
+    /// The destination `_`, which discards the result.
     Sink,
 }

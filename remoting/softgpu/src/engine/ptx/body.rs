@@ -1,4 +1,4 @@
-//! Function bodies (ISA 4.3): statements with their names resolved to registers, variables and labels.
+//! The parser of function bodies (ISA 4.3). It resolves names in statements to registers, variables and labels.
 
 use std::collections::HashMap;
 
@@ -11,19 +11,20 @@ const MAX_SCOPES: usize = 64;
 const MAX_REGISTERS: usize = 1 << 20;
 const MAX_NESTING: usize = 8;
 
-/// The names of one `{ }` block.
+/// The names that are declared in one `{ }` block.
 #[derive(Default)]
 struct Scope<'a> {
     regs: HashMap<&'a str, u32>,
-    /// `%r<10>`: prefix, count, type. Registers of a range come into being when first named.
+    /// The ranges of registers, such as `%r<10>`: number and type by prefix. A register is created when it is first
+    /// named.
     ranges: HashMap<&'a str, (u64, Ty)>,
     vars: HashMap<&'a str, u32>,
     labels: HashMap<&'a str, u32>,
-    /// Names used before they were known: labels ahead, or module-scope symbols.
+    /// The names that were used before their declaration: labels further down, or module-scope symbols.
     pending: Vec<(&'a str, Place)>,
 }
 
-/// The place of a pending name.
+/// The place of an operand whose name is not resolved yet.
 #[derive(Clone, Copy)]
 enum Place {
     Operand(usize, usize),
@@ -37,7 +38,7 @@ pub struct BodyParser<'c, 'a> {
 }
 
 impl<'c, 'a> BodyParser<'c, 'a> {
-    /// Parses a body whose opening brace has been consumed. `formals` are the returns and params, visible inside.
+    /// Parses a body after its opening brace. `formals` are the returns and parameters, which are visible in the body.
     pub fn parse(cursor: &'c mut Cursor<'a>, formals: &[&Var<'a>]) -> Result<Body<'a>, SyntaxError> {
         let mut parser = BodyParser { cursor, body: Body::default(), scopes: vec![Scope::default()] };
         for formal in formals {
@@ -213,7 +214,7 @@ impl<'c, 'a> BodyParser<'c, 'a> {
         }
     }
 
-    /// The register `name` stands for, if any.
+    /// Returns the register `name`, or `None` if no register has this name.
     fn register(&mut self, name: &'a str) -> Result<Option<u32>, SyntaxError> {
         let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
         let number: Option<u64> = name[prefix.len()..].parse().ok();
@@ -355,7 +356,7 @@ impl<'c, 'a> BodyParser<'c, 'a> {
             _ => Operand::Int(constant(self.cursor, 0)?),
         };
         let offset = self.offset()?;
-        // Texture coordinates: `[tex, {x, y}]`, or with a sampler `[tex, sampler, {x, y}]`.
+        // The address is a texture with coordinates: `[tex, {x, y}]`, or with a sampler `[tex, sampler, {x, y}]`.
         if self.cursor.accept(b',')? {
             let mut parts = vec![base, self.operand(depth + 1)?];
             while self.cursor.accept(b',')? {

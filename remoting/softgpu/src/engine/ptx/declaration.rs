@@ -1,10 +1,10 @@
-//! Variable declarations and initialisers (ISA 5.4).
+//! The parser of variable declarations and initialisers (ISA 5.4).
 
 use super::ast::{Init, Linkage, Relocation, Var, VarSpace};
 use super::lexer::{Cursor, Token, describe};
 use super::{SyntaxError, Ty};
 
-/// Larger objects than this are refused rather than allocated.
+/// The maximum size of a variable in bytes. A larger variable is refused.
 const MAX_BYTES: u64 = 1 << 36;
 const MAX_INIT_BYTES: usize = 256 << 20;
 const MAX_NESTING: usize = 16;
@@ -21,11 +21,11 @@ pub fn space(name: &str) -> Option<VarSpace> {
     })
 }
 
-/// The part of a declaration between the state space and the name.
+/// The part of a declaration between the state space and the name: type, vector size and alignment.
 struct Shape {
     ty: Ty,
     align: u32,
-    /// Elements of a `.v2` or `.v4` vector.
+    /// The number of elements in a `.v2` or `.v4` vector.
     vector: u64,
     managed: bool,
 }
@@ -77,7 +77,8 @@ fn skip_pointer_hints(cursor: &mut Cursor) -> Result<(), SyntaxError> {
     }
 }
 
-/// One declaration after its state space: type, name, dimensions, initialiser. Several names may follow; all are added.
+/// Parses a declaration after its state space: type, names, dimensions and initialisers. All declared variables are
+/// added.
 pub fn variables<'a>(
     cursor: &mut Cursor<'a>,
     space: VarSpace,
@@ -85,7 +86,7 @@ pub fn variables<'a>(
     out: &mut Vec<Var<'a>>,
 ) -> Result<(), SyntaxError> {
     let mut shape = shape(cursor)?;
-    // `.param .u64 .ptr .global .align 4 name`: the hints may follow the type.
+    // The hints may follow the type, as in `.param .u64 .ptr .global .align 4 name`.
     if cursor.accept_dot("ptr")? {
         skip_pointer_hints(cursor)?;
     }
@@ -135,7 +136,7 @@ pub fn variables<'a>(
     }
 }
 
-/// An integer constant: a number, negated or parenthesised, with + and - between.
+/// Parses an integer constant: numbers with + and - between them, which may be negated or in parentheses.
 pub fn constant(cursor: &mut Cursor, depth: usize) -> Result<i64, SyntaxError> {
     let mut value = constant_term(cursor, depth)?;
     loop {
@@ -234,7 +235,7 @@ fn element<'a>(cursor: &mut Cursor<'a>, ty: Ty, init: &mut Init<'a>) -> Result<(
     Ok(())
 }
 
-/// `symbol + 4` or `generic(symbol) + 4`; the byte masks `0xff00(symbol)` are the caller's.
+/// Parses `symbol + 4` or `generic(symbol) + 4`. The caller parses the byte masks, such as `0xff00(symbol)`.
 fn address<'a>(cursor: &mut Cursor<'a>, offset: u64, size: u32) -> Result<Relocation<'a>, SyntaxError> {
     let mut symbol = cursor.ident()?;
     if symbol == "generic" && cursor.accept(b'(')? {

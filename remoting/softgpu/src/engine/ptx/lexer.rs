@@ -1,6 +1,6 @@
-//! Tokens of PTX (ISA 4.2 to 4.5).
+//! The tokens of PTX (ISA 4.2 to 4.5).
 
-/// The line at which the text stopped making sense, and why.
+/// A syntax error: the line at which parsing failed, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyntaxError {
     pub line: usize,
@@ -9,9 +9,9 @@ pub struct SyntaxError {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Token<'a> {
-    /// A name, `%` and `$` included.
+    /// A name, with its `%` or `$`.
     Ident(&'a str),
-    /// A directive or modifier without its dot: `reg`, `s32`, `L2::128B`.
+    /// A directive or modifier without its dot, such as `reg`, `s32` or `L2::128B`.
     Dot(&'a str),
     Int(u64),
     F32(u32),
@@ -21,7 +21,7 @@ pub enum Token<'a> {
     End,
 }
 
-/// Reads tokens one at a time with one token of look-ahead.
+/// A reader of tokens with one token of look-ahead.
 pub struct Cursor<'a> {
     text: &'a str,
     at: usize,
@@ -107,7 +107,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Skips to just after the brace that closes the one just consumed.
+    /// Skips all tokens up to the closing brace of the block. The opening brace has already been read.
     pub fn skip_block(&mut self) -> Result<(), SyntaxError> {
         let mut depth = 1;
         while depth > 0 {
@@ -121,7 +121,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Skips to just after the next semicolon.
+    /// Skips all tokens up to the next semicolon.
     pub fn skip_statement(&mut self) -> Result<(), SyntaxError> {
         loop {
             match self.advance()? {
@@ -132,7 +132,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Skips the rest of the current line: the debugging directives end there.
+    /// Skips the rest of the current line, at whose end a debugging directive ends.
     pub fn skip_line(&mut self, line: u32) -> Result<(), SyntaxError> {
         while self.line == line && self.peeked != Token::End {
             self.advance()?;

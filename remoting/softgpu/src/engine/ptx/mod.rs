@@ -1,7 +1,8 @@
-//! PTX text to a syntax tree. Knows the grammar, not the instructions: any opcode parses.
+//! The parser, which converts PTX text to a syntax tree. It checks the grammar but not the instructions, so it accepts
+//! any opcode.
 //!
-//! `lexer` makes tokens; `module`, `declaration` and `body` parse them into the tree of `ast`. Called by `compile`.
-//! Text that does not follow the grammar is a [`SyntaxError`] with its line.
+//! `lexer` reads tokens. `module`, `declaration` and `body` parse them to the tree of `ast`. `compile` calls this
+//! module. Text that does not follow the grammar gives a [`SyntaxError`] with its line.
 
 pub mod ast;
 mod body;

@@ -1,4 +1,4 @@
-//! Module-scope directives (ISA 11).
+//! The parser of module-scope directives (ISA 11).
 
 use super::ast::{Function, Linkage, Module, Var, VarSpace};
 use super::body::BodyParser;
@@ -79,7 +79,7 @@ fn directive<'a>(cursor: &mut Cursor<'a>, module: &mut Module<'a>) -> Result<(),
 }
 
 fn version(cursor: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> {
-    // "8.4" is one token of the lexer: a decimal fraction.
+    // The lexer reads "8.4" as one token, a decimal fraction.
     module.version = match cursor.advance()? {
         Token::F64(bits) => (f64::from_bits(bits) * 10.0).round() as u32,
         Token::Int(major) => (major as u32).saturating_mul(10),
@@ -105,7 +105,7 @@ fn target(cursor: &mut Cursor, module: &mut Module) -> Result<(), SyntaxError> {
 }
 
 fn function<'a>(cursor: &mut Cursor<'a>, entry: bool, linkage: Linkage) -> Result<Function<'a>, SyntaxError> {
-    // `.func .attribute(...)` hints do not change what the function computes.
+    // The hints in `.func .attribute(...)` do not change the function's result.
     if cursor.accept_dot("attribute")? {
         while cursor.advance()? != Token::Punct(b')') {
             if cursor.peek() == Token::End {
@@ -152,7 +152,7 @@ fn function<'a>(cursor: &mut Cursor<'a>, entry: bool, linkage: Linkage) -> Resul
     Ok(function)
 }
 
-/// The numbers after `.noreturn`, `.maxnctapersm 1`, `.reqnctapercluster 1, 1, 1`, ...
+/// Skips the numbers after a directive, such as `.noreturn`, `.maxnctapersm 1` or `.reqnctapercluster 1, 1, 1`.
 fn skip_arguments(cursor: &mut Cursor) -> Result<(), SyntaxError> {
     while let Token::Int(_) | Token::Punct(b',') = cursor.peek() {
         cursor.advance()?;

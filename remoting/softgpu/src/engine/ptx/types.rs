@@ -57,7 +57,7 @@ impl Ty {
         })
     }
 
-    /// Size in memory; a predicate has none.
+    /// Returns the size in memory in bytes, or 0 for a predicate.
     pub fn bytes(self) -> u32 {
         match self {
             Ty::Pred => 0,

@@ -1,4 +1,4 @@
-//! `atom` and `red`.
+//! Decoding of `atom` and `red`.
 
 use super::memory::{ignore_hints, space_of};
 use super::statement::{Mods, operand};
@@ -40,7 +40,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     let mut sources = Vec::new();
     for source in elements(operand(instr, first + 1)?, count)? {
         let mut source = lower.src(source, ty)?;
-        // A result may take the place of a later source.
+        // A result may use the same register as a later source, so copy the sources first.
         if count.is_some() && !to.is_empty() {
             let d = lower.temp(ty);
             lower.emit_free(Inst { d, a: source, ..Inst::new(exec::<Un<Mov32>>()) });
@@ -48,7 +48,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         }
         sources.push(source);
     }
-    // The elements of a vector are updated one by one, and only each of them at once.
+    // Each element of a vector is updated atomically, but not the vector as a whole.
     for (index, source) in sources.into_iter().enumerate() {
         let mut inst = Inst { b: source, mods: (op as u32) << 8 | ordered, ..Inst::new(handler) };
         lower.address(&mut inst, operand(instr, first)?, state)?;
@@ -64,7 +64,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     Ok(true)
 }
 
-/// The elements of a vector of `count`, or the operand itself where the instruction is on none.
+/// Returns the elements of a vector with `count` elements, or the operand itself if the instruction is not on vectors.
 fn elements<'i, 'a>(operand: &'i Operand<'a>, count: Option<usize>) -> Lowering<&'i [Operand<'a>]> {
     match (operand, count) {
         (Operand::Vector(list), Some(count)) if list.len() == count => Ok(list),
@@ -75,7 +75,7 @@ fn elements<'i, 'a>(operand: &'i Operand<'a>, count: Option<usize>) -> Lowering<
 
 fn operation(name: &str, ty: Ty, count: Option<usize>) -> Lowering<Op> {
     let signed = ty.is_signed();
-    // 16 bytes at most, and what exists of vectors alone.
+    // A vector has at most 16 bytes, and only some types exist.
     if count.is_some_and(|count| !ty.is_float() || ty == Ty::F64 || count * ty.bytes() as usize > 16) {
         return refuse("there is no such vector");
     }

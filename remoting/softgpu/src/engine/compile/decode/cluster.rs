@@ -1,4 +1,5 @@
-//! Clusters, which are of one block, and dependent grids, which start when the one before is done.
+//! Decoding of instructions for clusters, which have one block, and for dependent grids, which start after the previous
+//! grid has ended.
 
 use super::statement::{Mods, operand};
 use crate::engine::code::Inst;
@@ -22,7 +23,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
             lower.clusters = true;
             mods.ignore(&["aligned", "acquire", "release", "relaxed"]);
             match mods.one_of(&["arrive", "wait"]) {
-                // Every thread that arrives waits next, so that it may as well arrive then.
+                // Each thread that arrives also waits later, so the arrival is counted there.
                 Some(0) => lower.emit(Inst::new(exec::<Nop>())),
                 Some(_) => {
                     let a = lower.number(CLUSTER as u64, Ty::U32);
@@ -32,7 +33,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
                 None => return refuse("a form is missing"),
             }
         }
-        // The only block's address, or rank.
+        // There is only one block, so its address or rank is the result.
         "mapa" => {
             lower.clusters = true;
             mods.ignore(&["shared::cluster"]);

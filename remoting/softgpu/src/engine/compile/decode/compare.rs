@@ -1,4 +1,4 @@
-//! `setp`, `set` and `testp`.
+//! Decoding of `setp`, `set` and `testp`.
 
 use super::statement::{Mods, operand};
 use crate::engine::code::{Exec, Inst, NONE};
@@ -59,7 +59,7 @@ fn set<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Low
     Ok(())
 }
 
-/// Returns the value that `set` gives for true: 1.0, or all ones.
+/// Returns the bits that `set` stores for true: 1.0 for floats, and all ones for integers.
 fn truth(result: Ty) -> u64 {
     match result {
         Ty::F32 => 1f32.to_bits().into(),
@@ -71,7 +71,7 @@ fn truth(result: Ty) -> u64 {
     }
 }
 
-/// A comparison without its operands.
+/// A comparison's operation, type and modifiers, without its operands.
 struct Compare<'i> {
     comparison: &'i str,
     ty: Ty,
@@ -81,7 +81,7 @@ struct Compare<'i> {
 }
 
 impl Compare<'_> {
-    /// The instruction that compares two values, without its destinations.
+    /// Returns the instruction that compares two values. Its destinations are not yet set.
     fn lower(&self, lower: &mut Lower, [mut a, mut b]: [u32; 2]) -> Lowering<Inst> {
         if self.flush && self.ty == Ty::F32 {
             (a, b) = (super::float::flush(lower, a), super::float::flush(lower, b));
@@ -97,7 +97,7 @@ impl Compare<'_> {
     }
 }
 
-/// Comparisons of pairs: `setp` gives a predicate for each half, `set` a value.
+/// Decodes a comparison of packed pairs. `setp` writes a predicate for each half, and `set` writes a value.
 fn packed<'a>(
     lower: &mut Lower<'_, 'a>,
     instr: &Instr<'a>,
@@ -115,7 +115,8 @@ fn packed<'a>(
     let Some(result) = result else {
         let Operand::Pair(p, q) = operand(instr, 0)? else { return refuse("two predicates are expected") };
         let (p, q) = (destination(lower, p)?, destination(lower, q)?);
-        // The first destination may be the combining predicate, which the second comparison still reads.
+        // The first destination may be the combining predicate, which the second comparison reads, so write it to a
+        // temporary.
         let first = lower.temp(Ty::Pred);
         lower.emit_free(Inst { d: first, ..low });
         lower.emit(Inst { d: q, ..high });
@@ -140,7 +141,7 @@ fn destination<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>) -> Lowering
     if *operand == Operand::Sink { Ok(NONE) } else { lower.dst(operand, Ty::Pred) }
 }
 
-/// The comparison for a type, and whether its operands are to be swapped.
+/// Returns the handler of a comparison for a type, and whether its operands must be swapped.
 fn test(comparison: &str, ty: Ty) -> Lowering<(Exec, bool)> {
     if ty.is_float() {
         return float_test(comparison, ty);
@@ -216,7 +217,7 @@ fn testp<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> L
         return refuse("a test is missing");
     };
     let ty = mods.ty()?;
-    // `number` is the second destination of the test for NaN: its negation.
+    // `number` is the negated result of the test for NaN.
     let (exec, negate) = match (kind, ty) {
         (0, Ty::F32) => (exec::<SetP<FiniteF32>>(), false),
         (1, Ty::F32) => (exec::<SetP<InfiniteF32>>(), false),

@@ -1,4 +1,4 @@
-//! Branches, calls, returns.
+//! Decoding of branches, calls and returns.
 
 use super::statement::{Mods, operand};
 use crate::engine::code::{CallSite, Callee, Inst};
@@ -12,8 +12,8 @@ use crate::engine::exec::syscall::{Syscall, provided};
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
-/// How names begin in NVIDIA's device runtime, which launches kernels from kernels: what `libcudadevrt.a` defines, and
-/// what the driver does.
+/// The prefixes of names in NVIDIA's device runtime, which launches kernels from kernels. `libcudadevrt.a` defines some
+/// of the functions, and the driver provides the others.
 const DEVICE_RUNTIME: [&str; 3] = ["cuda", "__cudaCDP", "__cuda_syscall_cnp"];
 
 pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering<bool> {
@@ -31,7 +31,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         }
         "exit" => lower.emit_flow(Inst::new(exec::<Exit>()), Flow::Stop),
         "trap" => lower.emit_flow(Inst::new(exec::<Trap>()), Flow::Stop),
-        // Kernels ask the device before they touch memory of that kind, which no device here has.
+        // Kernels query whether the device has this kind of memory before they use it. No device here has it.
         "multimem" => {
             mods.ignore_prefix("");
             lower.emit_flow(Inst::new(exec::<NoMulticast>()), Flow::Stop);
@@ -40,7 +40,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
             mods.has("mask");
             lower.emit(Inst::new(exec::<Nop>()));
         }
-        // A grid starts after those before it on its stream have ended, so there is nothing to wait for.
+        // A grid starts after the earlier grids of its stream have ended, so there is nothing to wait for.
         "griddepcontrol" => {
             mods.ignore(&["wait", "launch_dependents"]);
             lower.emit(Inst::new(exec::<Nop>()));
@@ -58,7 +58,7 @@ fn indexed<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) ->
     mods.has("idx");
     mods.has("uni");
     let a = lower.src(operand(instr, 0)?, Ty::U32)?;
-    // The list's name looks like a symbol, or like the label it stands behind.
+    // The name of the list parses as a symbol, or as the label in front of the list.
     let Operand::Symbol(name) = *operand(instr, 1)? else { return refuse("a list of targets is expected") };
     let Some((_, targets)) = lower.body.branch_targets.iter().find(|(list, _)| *list == name) else {
         return refuse(format!("'{name}' is not a list of targets"));
@@ -71,7 +71,7 @@ fn indexed<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) ->
     Ok(())
 }
 
-/// `call (returns), name, (arguments), prototype` in all its shorter forms.
+/// Decodes `call (returns), name, (arguments), prototype` and its shorter forms.
 fn call<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     mods.has("uni");
     let mut operands = instr.operands.as_slice();
@@ -117,7 +117,7 @@ fn call<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lo
     Ok(())
 }
 
-/// The places of `.param` variables in the frame.
+/// Returns the offset and size of `.param` variables in the frame.
 fn variables<'a>(lower: &mut Lower<'_, 'a>, list: &[Operand<'a>]) -> Lowering<Vec<(u32, u32)>> {
     let place = |operand: &Operand<'a>| match operand {
         Operand::Var(var) => match lower.place(*var) {

@@ -1,4 +1,4 @@
-//! `cvt` and `cvt.pack`-like forms.
+//! Decoding of `cvt` and its packed forms.
 
 use super::statement::{Mods, operand};
 use crate::engine::code::{Exec, Inst, NONE};
@@ -62,7 +62,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     Ok(true)
 }
 
-/// The destination register, which may be wider than the type, and whether it is 64 bits wide.
+/// Returns the destination register, and whether it is 64 bits wide. It may be wider than the type.
 fn destination<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>, to: Ty) -> Lowering<(u32, bool)> {
     match operand {
         Operand::Reg(reg) if matches!(lower.class_of(*reg), Class::Word | Class::Double) => {
@@ -77,7 +77,7 @@ fn destination<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>, to: Ty) -> 
     }
 }
 
-/// A handler of its own for the conversions programs are full of.
+/// Returns the special handler for a frequent conversion, if there is one.
 fn fast(to: Ty, from: Ty, flags: u32, mode: Mode) -> Option<Exec> {
     let plain = flags & !(flag::INTEGRAL | 7) == 0;
     let nearest = mode == Mode::Nearest;
@@ -114,7 +114,7 @@ fn fast(to: Ty, from: Ty, flags: u32, mode: Mode) -> Option<Exec> {
     })
 }
 
-/// `cvt.rn.f16x2.f32 d, a, b`
+/// Decodes `cvt.rn.f16x2.f32 d, a, b`.
 fn packed<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, to: Ty, from: Ty, flags: u32) -> Lowering {
     if from != Ty::F32 {
         return refuse("the source type is not supported");
@@ -133,7 +133,7 @@ fn packed<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, to: Ty, from: Ty, fl
     Ok(())
 }
 
-/// `cvt.rn.satfinite.e4m3x2.f32 d, a, b`, `cvt.rn.satfinite.e4m3x2.f16x2 d, a` and `cvt.rn.f16x2.e4m3x2 d, a`
+/// Decodes `cvt.rn.satfinite.e4m3x2.f32 d, a, b`, `cvt.rn.satfinite.e4m3x2.f16x2 d, a` and `cvt.rn.f16x2.e4m3x2 d, a`.
 fn fp8<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods, flags: u32) -> Lowering {
     let kind = if mods.has("e5m2x2") { fp8::flag::E5M2 } else { 0 };
     mods.has("e4m3x2");

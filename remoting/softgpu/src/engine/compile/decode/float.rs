@@ -1,4 +1,5 @@
-//! f32 and f64 arithmetic. `.ftz` becomes flushes around the operation, `.sat` a clamp behind it.
+//! Decoding of f32 and f64 arithmetic. `.ftz` adds flush instructions around the operation, and `.sat` adds a clamp
+//! after it.
 
 use super::statement::{Mods, emit, last_type, operand, set_source};
 use crate::engine::code::{Exec, Inst};
@@ -10,7 +11,7 @@ use crate::engine::exec::ops::{Bin, SlowUn, Tri, Un};
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::Instr;
 
-/// The rounding mode among the modifiers; to nearest if there is none.
+/// Returns the rounding mode in the modifiers, or round to nearest if there is none.
 pub fn rounding(mods: &mut Mods) -> Mode {
     match mods.one_of(&["rn", "rz", "rm", "rp"]) {
         Some(1) => Mode::Zero,
@@ -20,7 +21,7 @@ pub fn rounding(mods: &mut Mods) -> Mode {
     }
 }
 
-/// A flushed copy of an f32 operand.
+/// Emits an instruction that flushes an f32 operand, and returns the new register.
 pub fn flush(lower: &mut Lower, source: u32) -> u32 {
     let temp = lower.temp(Ty::F32);
     lower.emit_free(Inst { d: temp, a: source, ..Inst::new(exec::<Un<FlushF32>>()) });
@@ -83,7 +84,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     Ok(true)
 }
 
-/// The handler of an operation, and how many sources it has.
+/// Returns the handler of an operation and the number of its sources.
 fn handler(op: &str, ty: Ty, mode: Mode, mods: &mut Mods) -> Lowering<(Exec, usize)> {
     let nearest = mode == Mode::Nearest;
     let wide = ty == Ty::F64;

@@ -1,4 +1,4 @@
-//! 16-bit float arithmetic.
+//! Decoding of 16-bit float arithmetic.
 
 use super::statement::{Mods, last_type, operand, set_source};
 use crate::engine::code::Inst;
@@ -10,7 +10,7 @@ use crate::engine::exec::ops::Un;
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::Instr;
 
-/// An f32 copy of a 16-bit float operand.
+/// Emits a conversion of a 16-bit float operand to f32, and returns the new register.
 pub fn widen(lower: &mut Lower, source: u32, ty: Ty) -> u32 {
     let temp = lower.temp(Ty::F32);
     let exec = if ty == Ty::Bf16 { exec::<Un<Bf16ToF32>>() } else { exec::<Un<F16ToF32>>() };

@@ -1,4 +1,4 @@
-//! Integer arithmetic, logic, shifts and bit fields.
+//! Decoding of integer arithmetic, logic, shifts and bit fields.
 
 use super::statement::{Mods, emit, operand, wider};
 use crate::engine::code::{Exec, Inst};
@@ -10,7 +10,7 @@ use crate::engine::exec::packed::*;
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
-/// The handler for the type, from a table of types.
+/// Selects the handler for a type from a table of types.
 macro_rules! by_type {
     ($ty:expr, $($($pattern:ident)|+ => $shape:ident<$op:ty>),+ $(,)?) => {
         match $ty {
@@ -84,7 +84,7 @@ fn add<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Low
     emit(lower, instr, exec, ty, &[ty, ty])
 }
 
-/// An addition or subtraction that reads or writes the carry.
+/// Decodes an addition or subtraction that reads or writes the carry.
 fn carry<'a>(
     lower: &mut Lower<'_, 'a>,
     instr: &Instr<'a>,
@@ -226,7 +226,7 @@ fn logic<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> L
     emit(lower, instr, exec, ty, &[ty, ty])
 }
 
-/// Operations that exist for 32 bits alone.
+/// Decodes operations that exist only for 32 bits.
 fn word_only<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     let word = Ty::B32;
     match instr.op {

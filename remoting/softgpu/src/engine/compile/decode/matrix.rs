@@ -1,4 +1,4 @@
-//! Matrix instructions.
+//! Decoding of matrix instructions.
 
 use super::memory::space_of;
 use super::statement::{Mods, operand};
@@ -43,7 +43,7 @@ pub fn sources<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>, count: usiz
     list.iter().map(|item| lower.src(item, ty)).collect()
 }
 
-/// `ldmatrix` and `stmatrix`.
+/// Decodes `ldmatrix` and `stmatrix`.
 fn transfer<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     mods.ignore(&["sync", "aligned", "b16", "m8n8"]);
     let space = space_of(mods);
@@ -70,7 +70,7 @@ fn transfer<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -
     Ok(())
 }
 
-/// `movmatrix.sync.aligned.m8n8.trans.b16 d, a`: the only shape and type.
+/// Decodes `movmatrix.sync.aligned.m8n8.trans.b16 d, a`, which has only this shape and type.
 fn transpose<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     mods.ignore(&["sync", "aligned", "m8n8", "trans", "b16"]);
     let targets = targets(lower, operand(instr, 0)?, 1, Ty::B32)?;
@@ -80,7 +80,7 @@ fn transpose<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) 
     Ok(())
 }
 
-/// A shape with its element type: registers of A and of B.
+/// Returns the element kind of a shape and type, and the numbers of registers of A and of B.
 fn shape(name: &str, ty: &str) -> Option<(u32, usize, usize)> {
     Some(match (name, ty) {
         ("m16n8k16", "f16") => (element::F16, 4, 2),
@@ -101,7 +101,7 @@ fn shape(name: &str, ty: &str) -> Option<(u32, usize, usize)> {
     })
 }
 
-/// `mma.sync.aligned.SHAPE.row.col{.satfinite}.D.A.B.C d, a, b, c`; `.satfinite` may also come last.
+/// Decodes `mma.sync.aligned.SHAPE.row.col{.satfinite}.D.A.B.C d, a, b, c`. `.satfinite` may also be last.
 fn multiply<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     mods.ignore(&["sync", "aligned", "row", "col"]);
     let saturate = mods.has("satfinite");
@@ -115,7 +115,7 @@ fn multiply<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -
     if [d_ty, a_ty, b_ty, c_ty] == ["f64"; 4] {
         return multiply_f64(lower, instr, name);
     }
-    // Of the shape with 8 rows the lower half is all zero.
+    // The shape with 8 rows is executed as one with 16 rows whose lower half is 0.
     let (name, short) = if name == "m8n8k16" { ("m16n8k16", true) } else { (name, false) };
     let (Some((a_kind, a_count, b_count)), Some((b_kind, ..))) = (shape(name, a_ty), shape(name, b_ty)) else {
         return refuse("the shape is not supported for the types");
@@ -152,7 +152,7 @@ fn multiply<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -
     Ok(())
 }
 
-/// Modifiers of `mma` that are neither a shape nor a type.
+/// The modifiers of `mma` that are neither a shape nor a type.
 const NOT_TYPES: [&str; 5] = ["sync", "aligned", "row", "col", "satfinite"];
 
 pub fn multiply_f64<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, shape: &str) -> Lowering {

@@ -1,4 +1,5 @@
-//! `mbarrier` and the bulk copies that report to one. All of them are of one block: a cluster has no other.
+//! Decoding of `mbarrier` and of the bulk copies that report to a barrier. A cluster has one block, so all of them stay
+//! within the block.
 
 use super::memory::{ignore_hints, space_of};
 use super::statement::{Mods, operand};
@@ -48,7 +49,7 @@ fn barrier<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) ->
             lower.emit(Inst { d, a: low, b: counts, ..Inst::new(exec::<Bin<And32>>()) });
             Ok(())
         }
-        // The memory may be used for something else; nothing is kept beside it.
+        // The program may use the memory for something else. There is no other state to remove.
         "inval" => {
             lower.emit(Inst::new(exec::<Nop>()));
             Ok(())
@@ -80,7 +81,7 @@ fn update<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods, nam
         _ => operation::COMPLETE,
     };
     let mut inst = Inst { mods: what << operation::SHIFT, ..Inst::new(exec::<Update>()) };
-    // Of a barrier elsewhere in the cluster no state is given, not even to a sink.
+    // An arrival at a barrier of another block in the cluster returns no state, and has no destination operand.
     let returns = arrives && !matches!(instr.operands.first(), Some(Operand::Address(..)));
     if returns && *operand(instr, 0)? != Operand::Sink {
         inst.d = lower.dst(operand(instr, 0)?, Ty::B64)?;
@@ -99,7 +100,8 @@ fn update<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods, nam
     Ok(())
 }
 
-/// `cp.async.mbarrier.arrive`: the copies before it are done already. Without `.noinc` it expects the arrival that it makes.
+/// Decodes `cp.async.mbarrier.arrive`. The copies before it are already done. Without `.noinc` it expects one more
+/// arrival and makes this arrival, so nothing changes.
 fn arrive_after_copies<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     mods.ignore(&["async", "mbarrier", "arrive", "b64"]);
     let space = space_of(mods);
@@ -113,7 +115,7 @@ fn arrive_after_copies<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &
     Ok(())
 }
 
-/// `cp.async.bulk`, done at once, so that groups of copies need no waiting for.
+/// Decodes `cp.async.bulk`. The copy is done at once, so groups of copies need no wait.
 fn bulk<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     mods.ignore(&["async", "bulk"]);
     if mods.one_of(&["commit_group", "wait_group", "prefetch"]).is_some() {
@@ -148,7 +150,7 @@ fn bulk<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lo
     Ok(())
 }
 
-/// A 64-bit register with the address that an operand names in its space.
+/// Returns a 64-bit register with the address of an operand in its state space.
 fn address<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>) -> Lowering<u32> {
     let Operand::Address(base, offset) = operand else { return refuse("an address is expected") };
     let base = match &**base {

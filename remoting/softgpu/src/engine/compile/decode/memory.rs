@@ -1,4 +1,4 @@
-//! Loads, stores, asynchronous copies, fences and cache hints.
+//! Decoding of loads, stores, asynchronous copies, fences and cache hints.
 
 use super::statement::{Mods, operand};
 use crate::engine::code::{Inst, NONE};
@@ -13,7 +13,7 @@ use crate::engine::exec::whole::{LoadWhole, StoreWhole};
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
-/// The handler of a load, for the element's type and whether its register is 64 bits wide.
+/// Selects the handler of a load by the element's type and by whether the register is 64 bits wide.
 macro_rules! load_handler {
     ($shape:ident, $ty:expr, $wide:expr) => {
         match ($ty.bytes(), $ty.is_signed(), $wide) {
@@ -34,7 +34,7 @@ macro_rules! load_handler {
     };
 }
 
-/// The handler of a store, for the element's type.
+/// Selects the handler of a store by the element's type.
 macro_rules! store_handler {
     ($shape:ident, $ty:expr) => {
         match $ty.bytes() {
@@ -47,7 +47,7 @@ macro_rules! store_handler {
     };
 }
 
-/// Hints about caching and scope, which change nothing here: every access is coherent.
+/// The modifiers for caching and scope. They are ignored, because all accesses are coherent.
 const HINTS: [&str; 27] = [
     "ca",
     "cg",
@@ -78,20 +78,20 @@ const HINTS: [&str; 27] = [
     "L2::evict_last",
 ];
 
-/// Hints of accesses that other threads may meet: strong ones, and those that bypass a multiprocessor's cache, which
-/// stood for strong ones before PTX had these.
+/// The modifiers of accesses that may race with other threads: strong accesses, and accesses that bypass a
+/// multiprocessor's cache. Before PTX had strong accesses, programs used the latter instead.
 const MET: [&str; 7] = ["relaxed", "volatile", "mmio", "acquire", "release", "cg", "cv"];
 
 pub fn ignore_hints(mods: &mut Mods) {
     mods.ignore(&HINTS);
 }
 
-/// The bit of an access that orders others around it.
+/// Returns the flag of an access that orders other accesses, or 0.
 pub fn ordering(mods: &mut Mods) -> u32 {
     if mods.has("acquire") || mods.has("release") { space::ORDERED } else { 0 }
 }
 
-/// The state space among the modifiers.
+/// Returns the state space in the modifiers.
 pub fn space_of(mods: &mut Mods) -> u32 {
     let names = [
         "global",
@@ -118,7 +118,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         "ld" | "ldu" | "st" => access(lower, instr, mods)?,
         "cp" if instr.mods.first() == Some(&"async") => copy_async(lower, instr, mods)?,
         "membar" | "fence" => {
-            // Every kind of fence is one here: there is one kind of access, and one copy of memory.
+            // All fences are the same here, because there is one kind of access and one copy of memory.
             mods.ignore_prefix("");
             lower.emit(Inst::new(exec::<Fence>()));
         }
@@ -126,7 +126,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
             mods.ignore_prefix("");
             lower.emit(Inst::new(exec::<Nop>()));
         }
-        // What a cache policy says makes no difference, so any number stands for it.
+        // A cache policy has no effect, so any number can represent it.
         "createpolicy" => {
             mods.ignore_prefix("");
             let d = lower.dst(operand(instr, 0)?, Ty::B64)?;
@@ -157,7 +157,7 @@ fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> 
     let single = std::slice::from_ref(value);
     let elements = match value {
         Operand::Vector(elements) if vector > 1 => elements.as_slice(),
-        // `ld.v1`-like braces around one register.
+        // Accept braces around one register, as in `ld.v1`.
         Operand::Vector(elements) if elements.len() == 1 => elements.as_slice(),
         _ if vector == 1 => single,
         _ => return refuse("a vector is expected"),
@@ -192,7 +192,7 @@ fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> 
     Ok(())
 }
 
-/// The register of a loaded element, which may be wider than it, and whether it is 64 bits wide.
+/// Returns the register of a loaded element, and whether it is 64 bits wide. It may be wider than the element.
 fn target<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lowering<(u32, bool)> {
     match element {
         Operand::Reg(reg) => match lower.class_of(*reg) {
@@ -204,7 +204,8 @@ fn target<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lower
     }
 }
 
-/// The register of a stored element; of a wider one the low part is stored.
+/// Returns the register of a stored element, and whether it is 64 bits wide. If it is wider than the element, its low
+/// part is stored.
 fn source<'a>(lower: &mut Lower<'_, 'a>, element: &Operand<'a>, ty: Ty) -> Lowering<(u32, bool)> {
     Ok((lower.src(element, ty)?, ty.bytes() == 8))
 }
@@ -217,7 +218,7 @@ fn is_predicate(lower: &Lower, operand: &Operand) -> bool {
     }
 }
 
-/// `cp.async` and its waits. The copy is done at once, so there is nothing to wait for.
+/// Decodes `cp.async` and its waits. The copy is done at once, so waits do nothing.
 fn copy_async<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     mods.has("async");
     if mods.one_of(&["commit_group", "wait_group", "wait_all"]).is_some() {
@@ -246,7 +247,7 @@ fn copy_async<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         }
     };
     inst.c = match instr.operands[..instr.operands.len().saturating_sub(policy)].get(3) {
-        // Where the predicate holds, nothing is read and zeros are written.
+        // If the predicate is true, nothing is read and zeros are written.
         Some(ignore) if is_predicate(lower, ignore) => {
             let (d, c) = (lower.temp(Ty::U32), lower.pred(ignore)?);
             let [a, b] = [0, bytes as u64].map(|size| lower.number(size, Ty::U32));

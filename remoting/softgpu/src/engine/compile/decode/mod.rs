@@ -1,8 +1,8 @@
-//! From an opcode with its modifiers to an instruction. Every modifier must be understood: one that is left over makes
-//! the form unsupported, so that nothing is silently ignored.
+//! Decoding of an opcode and its modifiers to an instruction. Each modifier must be understood. A modifier that is left
+//! over makes the form unsupported, so none is silently ignored.
 //!
-//! There is one file for each kind of instruction, and `statement` takes a statement apart for them. Called by `lower`.
-//! An instruction names its handler of `exec`; nothing is executed here.
+//! Each file decodes one kind of instruction, and `statement` gives access to a statement's modifiers and operands.
+//! `lower` calls this module. A decoded instruction names its handler in `exec`. Nothing is executed here.
 
 mod atomic;
 mod cluster;

@@ -1,4 +1,4 @@
-//! `mov`, `cvta`, `selp`, `slct`, `isspacep`.
+//! Decoding of `mov`, `cvta`, `selp`, `slct` and `isspacep`.
 
 use super::statement::{Mods, emit, operand};
 use crate::engine::code::{Inst, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
@@ -64,7 +64,7 @@ fn mov<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Low
             lower.emit(Inst { d, a, ..Inst::new(exec::<PredLogic>()) });
             Ok(())
         }
-        // `%clock64` and the like give as many bits as the destination has.
+        // Registers such as `%clock64` give as many bits as the destination has.
         _ => {
             let exec = if double(ty) { exec::<Un<Mov64>>() } else { exec::<Un<Mov32>>() };
             emit(lower, instr, exec, ty, &[ty])
@@ -72,7 +72,7 @@ fn mov<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Low
     }
 }
 
-/// `mov.b32 d, {a, b}` and its like: parts from the least significant up.
+/// Decodes `mov.b32 d, {a, b}` and similar forms. The first part is the least significant.
 fn pack<'a>(lower: &mut Lower<'_, 'a>, ty: Ty, to: &Operand<'a>, parts: &[Operand<'a>]) -> Lowering {
     let d = lower.dst(to, ty)?;
     let part = if parts.len() * 4 == ty.bytes() as usize { Ty::B32 } else { Ty::B16 };
@@ -87,7 +87,7 @@ fn pack<'a>(lower: &mut Lower<'_, 'a>, ty: Ty, to: &Operand<'a>, parts: &[Operan
             lower.emit(Inst { d, a: low, b: high, ..Inst::new(exec::<Bin<Pack32>>()) });
         }
         (4, &[a, b, c, e]) => {
-            // Four bytes.
+            // This is the form with four bytes.
             let (low, high) = (lower.temp(Ty::B32), lower.temp(Ty::B32));
             let selector = lower.number(0x40, Ty::B32);
             lower.emit_free(Inst { d: low, a, b, c: selector, ..Inst::new(exec::<Tri<Prmt>>()) });
@@ -99,11 +99,11 @@ fn pack<'a>(lower: &mut Lower<'_, 'a>, ty: Ty, to: &Operand<'a>, parts: &[Operan
     Ok(())
 }
 
-/// `mov.b32 {a, b}, d` and its like.
+/// Decodes `mov.b32 {a, b}, d` and similar forms.
 fn unpack<'a>(lower: &mut Lower<'_, 'a>, ty: Ty, parts: &[Operand<'a>], from: &Operand<'a>) -> Lowering {
     let a = lower.src(from, ty)?;
     let part = if parts.len() * 4 == ty.bytes() as usize { Ty::B32 } else { Ty::B16 };
-    // The source may be one of the destinations: copy the parts out first.
+    // The source may also be a destination, so copy the parts to temporaries first.
     let mut moves = Vec::new();
     for (index, to) in parts.iter().enumerate().filter(|(_, to)| **to != Operand::Sink) {
         let d = lower.dst(to, part)?;

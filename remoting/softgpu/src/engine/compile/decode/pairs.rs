@@ -1,4 +1,4 @@
-//! `.f32x2` arithmetic.
+//! Decoding of `.f32x2` arithmetic.
 
 use super::float::rounding;
 use super::statement::{Mods, operand, set_source};
@@ -50,7 +50,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     Ok(true)
 }
 
-/// A copy of an operand with both halves flushed.
+/// Emits instructions that flush both halves of an operand, and returns the new register.
 fn flush(lower: &mut Lower, source: u32) -> u32 {
     let temp = lower.temp(Ty::B64);
     lower.emit_free(Inst { d: temp, a: source, ..Inst::new(exec::<Un<Pair<FlushF32>>>()) });

@@ -1,11 +1,11 @@
-//! A statement taken apart: its modifiers, which are ticked off, and its operands.
+//! Access to a statement's operands and to its modifiers. A modifier that was used is removed.
 
 use crate::engine::code::{Exec, Inst};
 use crate::engine::compile::lower::{Lower, Lowering, refuse};
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::{Instr, Operand};
 
-/// The modifiers of an instruction that have not been understood yet.
+/// The modifiers of an instruction that have not been used yet.
 pub struct Mods<'i> {
     parts: &'i [&'i str],
     used: u64,
@@ -20,7 +20,7 @@ impl<'i> Mods<'i> {
         self.parts.iter().copied().enumerate().filter(|(at, _)| *at >= 64 || self.used >> at & 1 == 0)
     }
 
-    /// Takes a modifier if it is there.
+    /// Removes a modifier. Returns whether it was there.
     pub fn has(&mut self, name: &str) -> bool {
         let found = self.unused().find(|(at, part)| *at < 64 && *part == name).map(|(at, _)| at);
         if let Some(at) = found {
@@ -29,12 +29,12 @@ impl<'i> Mods<'i> {
         found.is_some()
     }
 
-    /// Takes the first of some modifiers; its index.
+    /// Removes the first modifier that is in `names`, and returns its index in `names`.
     pub fn one_of(&mut self, names: &[&str]) -> Option<usize> {
         names.iter().position(|name| self.has(name))
     }
 
-    /// Takes the next type.
+    /// Removes and returns the next type.
     pub fn ty(&mut self) -> Lowering<Ty> {
         let found = self.unused().find_map(|(at, part)| Ty::parse(part).filter(|_| at < 64).map(|ty| (at, ty)));
         let Some((at, ty)) = found else { return refuse("a type is missing") };
@@ -42,7 +42,7 @@ impl<'i> Mods<'i> {
         Ok(ty)
     }
 
-    /// Drops modifiers that only advise.
+    /// Removes modifiers that are only hints.
     pub fn ignore(&mut self, names: &[&str]) {
         for name in names {
             while self.has(name) {}
@@ -65,12 +65,12 @@ impl<'i> Mods<'i> {
     }
 }
 
-/// The last type among the modifiers: the one that tells integer forms from float forms.
+/// Returns the last type in the modifiers. It distinguishes integer forms from float forms.
 pub fn last_type(instr: &Instr) -> Option<Ty> {
     instr.mods.iter().rev().find_map(|part| Ty::parse(part))
 }
 
-/// Operand `index`, which must be there.
+/// Returns operand `index`. Fails if the statement has fewer operands.
 pub fn operand<'i, 'a>(instr: &'i Instr<'a>, index: usize) -> Lowering<&'i Operand<'a>> {
     match instr.operands.get(index) {
         Some(operand) => Ok(operand),
@@ -78,7 +78,7 @@ pub fn operand<'i, 'a>(instr: &'i Instr<'a>, index: usize) -> Lowering<&'i Opera
     }
 }
 
-/// Emits `d = exec(sources...)`, each operand with its type.
+/// Emits `d = exec(sources...)`. `result` and `sources` are the operands' types.
 pub fn emit<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, exec: Exec, result: Ty, sources: &[Ty]) -> Lowering {
     if instr.operands.len() != sources.len() + 1 {
         return refuse("the number of operands is wrong");
@@ -103,7 +103,7 @@ pub fn set_source(inst: &mut Inst, index: usize, source: u32) {
     }
 }
 
-/// The type of the same kind that is twice as wide.
+/// Returns the type of the same kind with twice the width.
 pub fn wider(ty: Ty) -> Lowering<Ty> {
     Ok(match ty {
         Ty::U16 => Ty::U32,

@@ -1,4 +1,5 @@
-//! Textures and surfaces, named by handles in registers. References by name, mipmaps and cubemaps are not executed.
+//! Decoding of texture and surface instructions that name objects by handles in registers. References by name, mipmaps
+//! and cubemaps are not supported.
 
 use super::statement::{Mods, operand};
 use crate::engine::code::{Inst, List};
@@ -19,7 +20,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     Ok(true)
 }
 
-/// Axes and layers of a geometry.
+/// Returns the number of axes and the layer flag of a geometry, in `mods` form.
 fn geometry(mods: &mut Mods) -> Lowering<u32> {
     Ok(match mods.one_of(&["1d", "2d", "3d", "a1d", "a2d"]) {
         Some(axes @ 0..3) => axes as u32 + 1,
@@ -29,7 +30,7 @@ fn geometry(mods: &mut Mods) -> Lowering<u32> {
     })
 }
 
-/// Handle and coordinates of `[a, {x, y}]`.
+/// Returns the handle and the coordinates of an operand `[a, {x, y}]`.
 fn place<'a>(lower: &mut Lower<'_, 'a>, place: &Operand<'a>) -> Lowering<(u32, List)> {
     let Operand::List(parts) = place else { return refuse("coordinates are missing") };
     let [handle, coordinates] = parts.as_slice() else { return refuse("a sampler of its own is not supported") };
@@ -50,7 +51,7 @@ fn destinations<'a>(lower: &mut Lower<'_, 'a>, value: &Operand<'a>, ty: Ty) -> L
     Ok(lower.list(&registers))
 }
 
-/// The type of 32 bits that a texture's channels are read as.
+/// Returns the 32-bit type to which a texture's channels are converted.
 fn channel_type(mods: &mut Mods) -> Lowering<Ty> {
     match mods.ty()? {
         ty @ (Ty::U32 | Ty::S32 | Ty::F32) => Ok(ty),
@@ -59,7 +60,7 @@ fn channel_type(mods: &mut Mods) -> Lowering<Ty> {
 }
 
 fn texture<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
-    // There are no mipmaps, so every level is the base.
+    // There are no mipmaps, so all levels are the base level.
     mods.ignore(&["level", "grad", "base"]);
     let geometry = geometry(mods)?;
     if !mods.has("v4") {

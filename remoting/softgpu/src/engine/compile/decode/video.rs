@@ -1,4 +1,4 @@
-//! Video instructions: names and selectors of parts.
+//! Decoding of video instructions and of their selectors.
 
 use super::statement::{Mods, operand};
 use crate::engine::code::Inst;
@@ -27,7 +27,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
         ("vshl", 1) => Op::Shl,
         ("vshr", 1) => Op::Shr,
         ("vmad", 1) => Op::Mad,
-        // Which comparison it is stands behind the types.
+        // The comparison is in the modifiers after the types. `types` reads it.
         ("vset", _) => Op::Eq,
         _ => return Ok(false),
     };
@@ -44,7 +44,8 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     Ok(true)
 }
 
-/// The types of result and sources, of which a comparison's result has none, and the comparison.
+/// Returns the operation and the signs of the operands' types. For `vset`, the comparison is the operation, and the
+/// result has no type.
 fn types(name: &str, op: Op, mods: &mut Mods) -> Lowering<(Op, u32)> {
     let mut signed = |flag: u32| match mods.ty() {
         Ok(Ty::U32) => Ok(0),
@@ -62,7 +63,7 @@ fn types(name: &str, op: Op, mods: &mut Mods) -> Lowering<(Op, u32)> {
     }
 }
 
-/// An operand without its minus and its selector.
+/// An operand, with its minus sign and its selector as separate fields.
 struct Chosen<'i, 'a> {
     operand: &'i Operand<'a>,
     selector: Option<&'a str>,
@@ -78,7 +79,7 @@ impl<'i, 'a> Chosen<'i, 'a> {
         }
     }
 
-    /// One byte, one half or the whole.
+    /// Returns the selected part: a byte, a half or the whole word.
     fn part(&self) -> Lowering<Part> {
         let Some(selector) = self.selector else { return Ok(Part::WHOLE) };
         let places = ["b0", "b1", "b2", "b3", "h0", "h1"];
@@ -89,7 +90,7 @@ impl<'i, 'a> Chosen<'i, 'a> {
         }
     }
 
-    /// The numbers in a selector like `.h10` or `.b3210`, last first.
+    /// Returns the numbers in a selector such as `.h10` or `.b3210`, last number first.
     fn numbers(&self, count: u32, below: u32) -> Lowering<Option<Vec<u32>>> {
         let Some(selector) = self.selector else { return Ok(None) };
         let (kind, digits) = selector.split_at(1);

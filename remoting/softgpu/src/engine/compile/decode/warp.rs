@@ -1,4 +1,4 @@
-//! Operations between lanes, and barriers.
+//! Decoding of operations between lanes, and of barriers.
 
 use super::statement::{Mods, operand};
 use crate::engine::code::{Inst, NONE};
@@ -63,7 +63,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     Ok(true)
 }
 
-/// `d|p`, either of which may be absent.
+/// Returns the registers of an operand `d|p`. Either part may be absent.
 fn result_and_predicate<'a>(lower: &mut Lower<'_, 'a>, operand: &Operand<'a>) -> Lowering<(u32, u32)> {
     match operand {
         Operand::Pair(d, p) => {

@@ -1,4 +1,5 @@
-//! `.b128` (ISA 5.2.1): `mov`, `ld`, `ldu`, `st`, `atom.exch` and `atom.cas`. A register of 128 bits is two of 64.
+//! Decoding of `.b128` forms (ISA 5.2.1): `mov`, `ld`, `ldu`, `st`, `atom.exch` and `atom.cas`. A 128-bit register is a
+//! pair of 64-bit registers.
 
 use super::memory::{ignore_hints, ordering, space_of};
 use super::statement::{Mods, operand};
@@ -41,7 +42,7 @@ fn mov<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>) -> Lowering {
     }
 }
 
-/// `mov.b128 d, {a, b}` of two parts of 64 bits or four of 32.
+/// Decodes `mov.b128 d, {a, b}` with two parts of 64 bits or four parts of 32 bits.
 fn pack<'a>(lower: &mut Lower<'_, 'a>, to: &Operand<'a>, parts: &[Operand<'a>]) -> Lowering {
     let to = lower.wide_dst(to)?;
     match parts {
@@ -77,7 +78,7 @@ fn unpack<'a>(lower: &mut Lower<'_, 'a>, parts: &[Operand<'a>], from: &Operand<'
     Ok(())
 }
 
-/// A load or store of all 16 bytes at once.
+/// Decodes a load or store of all 16 bytes at once.
 fn access<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     let load = instr.op != "st";
     ignore_hints(mods);

@@ -1,4 +1,4 @@
-//! `wmma`: matrices of a warp in fragments that only these instructions know.
+//! Decoding of `wmma`, whose instructions keep a warp's matrices in fragments of their own format.
 
 use super::matrix::{multiply_f64, sources, targets};
 use super::statement::{Mods, operand};
@@ -23,7 +23,7 @@ pub fn decode<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods)
     Ok(true)
 }
 
-/// Rows of A, columns of B, and what they have in common.
+/// The size of a product: `m` rows of A, `n` columns of B, and `k` columns of A and rows of B.
 #[derive(Clone, Copy)]
 struct Shape {
     m: u32,
@@ -44,7 +44,8 @@ fn shape(mods: &mut Mods) -> Lowering<Shape> {
     found.map_or_else(|| refuse("the shape is not supported"), |&(_, shape)| Ok(shape))
 }
 
-/// The shapes that a type of A and B comes in, and the power of two of its bytes.
+/// Returns the element kind of a type of A and B, and the base-2 logarithm of its size in bytes. Returns `None` if the
+/// shape does not have this type.
 fn element_of(shape: Shape, ty: &str) -> Option<(u32, u32)> {
     let (kind, size, k) = match ty {
         "f16" => (element::F16, 1, 16),
@@ -57,14 +58,15 @@ fn element_of(shape: Shape, ty: &str) -> Option<(u32, u32)> {
     (k == shape.k).then_some((kind, size))
 }
 
-/// Tiles of a matrix of A or B along K: those of elements of two bytes are 8 wide.
+/// Returns the number of tiles along K in a matrix A or B. A tile of 2-byte elements is 8 wide.
 fn tiles(k: u32, size: u32) -> u32 {
     (k << size) / 16
 }
 
 const TYPES: [&str; 8] = ["f16", "bf16", "tf32", "u8", "s8", "f32", "s32", "f64"];
 
-/// `wmma.load.{a,b,c}.sync.aligned.LAYOUT.SHAPE{.SPACE}.TYPE r, [p]{, stride}`, and `wmma.store.d` with operands swapped.
+/// Decodes `wmma.load.{a,b,c}.sync.aligned.LAYOUT.SHAPE{.SPACE}.TYPE r, [p]{, stride}`, and `wmma.store.d` with swapped
+/// operands.
 fn transfer<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods, loads: bool) -> Lowering {
     let Some(matrix) = mods.one_of(&["a", "b", "c", "d"]) else { return refuse("the matrix is missing") };
     mods.ignore(&["sync", "aligned"]);
@@ -87,7 +89,7 @@ fn transfer<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods, l
         let element = if double { Some((0, 3)) } else { element_of(shape, ty) };
         let Some((_, size)) = element else { return refuse("the type is not supported for the shape") };
         let lines = if matrix == 0 { shape.m } else { shape.n } / 8;
-        // Two tiles of 8 bytes are as wide as one of two.
+        // Two tiles of 8-byte elements are as wide as one tile of 2-byte elements.
         let depth = if double { 1 } else { tiles(shape.k, size) };
         let across = by_rows == (matrix == 1);
         Fragment { size, single: false, across, lines, depth, depth_first: matrix == 1 }
@@ -124,8 +126,8 @@ fn transfer<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods, l
     Ok(())
 }
 
-/// `wmma.mma.sync.aligned.ALAYOUT.BLAYOUT.SHAPE.D.C` of f16, `.D.A.B.C` of others: as many `mma` as cover C, of 16 or 8 rows
-/// and 8 columns each.
+/// Decodes `wmma.mma.sync.aligned.ALAYOUT.BLAYOUT.SHAPE.D.C` for f16, and `.D.A.B.C` for other types. The result is a
+/// series of `mma`, each for 8 or 16 rows and 8 columns of C.
 fn multiply<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -> Lowering {
     mods.ignore(&["sync", "aligned", "row", "col"]);
     let shape = shape(mods)?;
@@ -171,7 +173,7 @@ fn multiply<'a>(lower: &mut Lower<'_, 'a>, instr: &Instr<'a>, mods: &mut Mods) -
     let (mut all, mut results) = (Vec::new(), Vec::new());
     for column in 0..columns {
         for row in (0..rows).step_by(2) {
-            // Of a matrix with 8 rows the lower half is zero, and its results go nowhere.
+            // In a matrix with 8 rows the lower half is 0, and its results are discarded.
             let pair = |tile: usize| (row + tile < rows).then_some(row + tile);
             for k in 0..depth {
                 all.extend([0, 1].map(|tile| pair(tile).map_or(zero, |row| a[row + rows * k])));

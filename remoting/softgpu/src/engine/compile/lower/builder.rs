@@ -1,4 +1,5 @@
-//! A function under way: the instructions so far, with virtual registers, and where its variables are.
+//! The state of a function during lowering: the instructions so far, with virtual registers, and the places of its
+//! variables.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +11,7 @@ use crate::engine::compile::pool::PoolBuilder;
 use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::Body;
 
-/// Why a form cannot be executed.
+/// The reason why a form is not supported.
 #[derive(Debug, Clone)]
 pub struct Refuse(pub String);
 
@@ -44,14 +45,14 @@ pub struct Lower<'s, 'a> {
     pub lists: Vec<u32>,
     pub calls: Vec<CallSite>,
     pub edges: HashSet<u32>,
-    /// Whether there is a barrier in it.
+    /// Whether the function contains a barrier.
     pub barriers: bool,
-    /// Whether it asks for its place in a cluster, or waits for the others there.
+    /// Whether the function reads its position in a cluster or waits for the cluster's other threads.
     pub clusters: bool,
     pub heap: bool,
-    /// The two halves, low one first, of 128-bit registers.
+    /// The two halves of each 128-bit register, low half first.
     pub halves: HashMap<u32, [u32; 2]>,
-    /// The carry of `.cc` instructions, a predicate.
+    /// The predicate that holds the carry of `.cc` instructions.
     pub carry: Option<u32>,
     pub guard: u32,
     pub line: u32,
@@ -66,7 +67,7 @@ pub fn class(ty: Ty) -> Class {
     }
 }
 
-/// Whether values of the type take 64-bit lanes.
+/// Whether values of the type need 64-bit lanes.
 pub fn double(ty: Ty) -> bool {
     ty.bytes() == 8
 }
@@ -86,7 +87,7 @@ impl Lower<'_, '_> {
         self.push(inst, flow);
     }
 
-    /// Emits a computation of a temporary. It runs whatever the guard, which keeps the temporary short-lived.
+    /// Emits an unguarded instruction that computes a temporary. Without a guard the temporary's live range is shorter.
     pub fn emit_free(&mut self, inst: Inst) {
         self.push(inst, Flow::Next);
     }

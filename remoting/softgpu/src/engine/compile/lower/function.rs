@@ -1,4 +1,4 @@
-//! One function, from its body to code with slots.
+//! Lowering of one function, from its body to code with slots.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,10 +13,10 @@ use crate::engine::compile::shared::parameter_layout;
 use crate::engine::exec::{control, exec};
 use crate::engine::ptx::ast::{Body, Function, Instr, VarSpace};
 
-/// Larger liveness tables than this are refused.
+/// The maximum number of bits in a liveness table. A larger function is refused.
 const MAX_TABLE_BITS: usize = 1 << 32;
 
-/// The unit in which the `imm` of a lowered instruction counts, to be rebased when functions are put together.
+/// The meaning of the number in `imm` of a lowered instruction. It is adjusted when functions are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Index {
     Nothing,
@@ -25,7 +25,7 @@ pub enum Index {
     Call,
 }
 
-/// A lowered function; indices into code, lists, tables and calls are its own.
+/// A lowered function. Its indices into code, lists, tables and calls are relative to the function.
 pub struct Lowered {
     pub info: FunctionInfo,
     pub insts: Vec<Inst>,
@@ -34,14 +34,14 @@ pub struct Lowered {
     pub lists: Vec<u32>,
     pub tables: Vec<u32>,
     pub calls: Vec<CallSite>,
-    /// Functions it calls or takes the address of.
+    /// The functions that this function calls, or whose addresses it takes.
     pub edges: HashSet<u32>,
     pub barriers: bool,
     pub clusters: bool,
     pub heap: bool,
 }
 
-/// Lowers a function. An error names the line and the form.
+/// Lowers a function. An error contains the line and the unsupported form.
 pub fn lower<'a>(
     linker: &Linker<'a>,
     unit: usize,
@@ -83,7 +83,7 @@ pub fn lower<'a>(
         })?;
     }
     starts.push(lower.insts.len());
-    // Control that falls off the end returns.
+    // A function returns if control reaches its end.
     lower.guard = NONE;
     lower.emit_flow(Inst::new(exec::<control::Ret>()), Flow::Stop);
     let labels: Vec<usize> = body.labels.iter().map(|&at| starts[at]).collect();
@@ -146,7 +146,7 @@ impl<'a> Lower<'_, 'a> {
         decode::instruction(self, instr)
     }
 
-    /// Allocates registers and lays the blocks out.
+    /// Allocates registers and puts the blocks in order.
     fn finish(mut self, labels: &[usize], mut info: FunctionInfo) -> Lowering<Lowered> {
         let blocks = blocks(&self.flow, |index| self.insts[index].guard != NONE, labels);
         if blocks.len().saturating_mul(self.classes.len()) > MAX_TABLE_BITS {

@@ -1,8 +1,9 @@
-//! Lowering one function: operands to registers and constants, statements to instructions with virtual registers.
+//! Lowering of one function: operands become registers and constants, and statements become instructions with virtual
+//! registers.
 //!
-//! `function` goes through a body, has `decode` make each instruction, and then `flow` and `allocate` order the blocks
-//! and replace virtual registers by slots; `builder` is the function under way, and `operands` are its operands. Called
-//! by `link`, for one function at a time. It knows no opcode: `decode` does.
+//! `function` processes a body and calls `decode` for each statement. Then `flow` orders the blocks, and `allocate`
+//! replaces virtual registers by slots. `builder` is the state of the function, and `operands` converts its operands.
+//! `link` calls this module for each function. The module does not depend on opcodes.
 
 mod builder;
 mod function;

@@ -1,4 +1,4 @@
-//! Operands: registers, constants, addresses.
+//! Conversion of operands: registers, constants and addresses.
 
 use super::builder::{Lower, Lowering, Place, class, double, refuse};
 use crate::engine::code::{Inst, List, NONE, NOT, Target};
@@ -11,12 +11,12 @@ use crate::engine::ptx::Ty;
 use crate::engine::ptx::ast::Operand;
 
 impl<'a> Lower<'_, 'a> {
-    /// A constant operand of the type's width.
+    /// Returns a constant operand with the type's width.
     pub fn number(&mut self, bits: u64, ty: Ty) -> u32 {
         self.pool.number(bits, double(ty))
     }
 
-    /// A source operand of the given type.
+    /// Returns a source operand of the given type.
     pub fn src(&mut self, operand: &Operand<'a>, ty: Ty) -> Lowering<u32> {
         match operand {
             Operand::Reg(reg) => match (self.class_of(*reg), class(ty)) {
@@ -55,7 +55,7 @@ impl<'a> Lower<'_, 'a> {
         }
     }
 
-    /// The address of a variable as a value.
+    /// Returns an operand with the address of a variable as its value.
     fn address_value(&mut self, base: &Operand<'a>, offset: i64, ty: Ty) -> Lowering<u32> {
         let (operand, extra, _) = self.base(base, ty)?;
         let extra = extra.wrapping_add(offset);
@@ -72,7 +72,8 @@ impl<'a> Lower<'_, 'a> {
         Ok(temp)
     }
 
-    /// An address base: operand (or `NONE`), constant offset, and the state space its name implies.
+    /// Returns the parts of an address: the operand (or `NONE`), a constant offset, and the state space that the name
+    /// implies.
     fn base(&mut self, base: &Operand<'a>, ty: Ty) -> Lowering<(u32, i64, u32)> {
         match base {
             Operand::Var(var) => match self.place(*var) {
@@ -112,11 +113,11 @@ impl<'a> Lower<'_, 'a> {
         temp
     }
 
-    /// Fills in `a`, `imm` and the space bits of a memory instruction's `mods`.
+    /// Sets `a`, `imm` and the state space bits of `mods` in a memory instruction.
     pub fn address(&mut self, inst: &mut Inst, operand: &Operand<'a>, space: u32) -> Lowering {
         let (base, offset) = match operand {
             Operand::Address(base, offset) => (&**base, *offset),
-            // Braces around a variable's name may be missing in old PTX.
+            // In old PTX, braces around a variable's name may be missing.
             Operand::Var(_) | Operand::Symbol(_) => (operand, 0),
             _ => return refuse("an address is expected"),
         };
@@ -130,7 +131,7 @@ impl<'a> Lower<'_, 'a> {
                     Class::Double => {}
                     Class::Pred | Class::Wide => return refuse("a register of this type is not an address"),
                 }
-                // In a device function parameters are local memory.
+                // The parameters of a device function are in local memory.
                 if space == space::PARAM && !self.entry {
                     inst.mods = inst.mods & !space::MASK | space::LOCAL;
                 }
@@ -147,7 +148,7 @@ impl<'a> Lower<'_, 'a> {
         Ok(())
     }
 
-    /// A destination register of the given type; `_` gets one nobody reads.
+    /// Returns a destination register of the given type. `_` gives a register that is never read.
     pub fn dst(&mut self, operand: &Operand<'a>, ty: Ty) -> Lowering<u32> {
         match operand {
             Operand::Reg(reg) if self.class_of(*reg) == class(ty) => Ok(*reg),
@@ -156,7 +157,7 @@ impl<'a> Lower<'_, 'a> {
         }
     }
 
-    /// The halves of a 128-bit source.
+    /// Returns the halves of a 128-bit source.
     pub fn wide(&mut self, operand: &Operand<'a>) -> Lowering<[u32; 2]> {
         let operand = match operand {
             Operand::Vector(list) if list.len() == 1 => &list[0],
@@ -175,7 +176,7 @@ impl<'a> Lower<'_, 'a> {
         }
     }
 
-    /// The halves of a 128-bit destination.
+    /// Returns the halves of a 128-bit destination.
     pub fn wide_dst(&mut self, operand: &Operand<'a>) -> Lowering<[u32; 2]> {
         match operand {
             Operand::Sink => Ok([self.temp(Ty::B64), self.temp(Ty::B64)]),
@@ -183,7 +184,7 @@ impl<'a> Lower<'_, 'a> {
         }
     }
 
-    /// A predicate source, possibly negated.
+    /// Returns a predicate source, which may be negated.
     pub fn pred(&mut self, operand: &Operand<'a>) -> Lowering<u32> {
         match operand {
             Operand::Reg(reg) if self.class_of(*reg) == Class::Pred => Ok(*reg),
@@ -198,7 +199,7 @@ impl<'a> Lower<'_, 'a> {
         }
     }
 
-    /// Adds registers to the lists.
+    /// Adds registers to the lists, and returns their part.
     pub fn list(&mut self, registers: &[u32]) -> List {
         let start = self.lists.len() as u32;
         self.lists.extend_from_slice(registers);
