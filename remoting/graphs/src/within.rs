@@ -69,7 +69,8 @@ impl<W: Work> Registry<W> {
         if owner == Owner::Program { Ok(graph) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
-    /// Calls `act`, and makes `graph` the owner of the child graph that `work` moves, if there is one.
+    /// Calls `act`, which adds `work` to `graph`. If `work` contains a graph of the program, that graph then belongs to
+    /// its node. Fails with `CUDA_ERROR_INVALID_VALUE`, without calling `act`, if a graph would contain itself.
     pub(crate) fn give<T>(&self, graph: &SharedGraph<W>, work: &W, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let moved = work.child().filter(|child| lock(child).owner == Owner::Program).cloned();
         if moved.as_ref().is_some_and(|child| is_within(graph, child)) {
