@@ -91,7 +91,7 @@ impl<W> Graph<W> {
     /// Removes a node and all edges to and from the node.
     ///
     /// # Errors
-    /// As [`Self::node`].
+    /// The same errors as [`Self::node`].
     pub fn remove(&mut self, id: NodeId) -> Result<Node<W>> {
         let node = self.nodes.remove(&id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         self.nodes.values_mut().for_each(|other| other.after.retain(|each| each.on != id));

@@ -37,7 +37,7 @@ impl<W: Work> Registry<W> {
     /// the caller.
     ///
     /// # Errors
-    /// As [`Self::retain_object`].
+    /// The same errors as [`Self::retain_object`].
     pub fn hold_object(&self, graph: &SharedGraph<W>, object: usize, count: u32, moves: bool) -> Result<()> {
         let object = self.objects.get(object)?;
         if count == 0 {

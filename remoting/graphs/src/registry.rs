@@ -130,7 +130,7 @@ impl<W: Work> Registry<W> {
     /// Returns a node's work.
     ///
     /// # Errors
-    /// As [`Self::graph_of`].
+    /// The same errors as [`Self::graph_of`].
     pub fn work_of(&self, node: NodeId) -> Result<W> {
         Ok(lock(&self.graph_of(node)?).node(node)?.work.clone())
     }
@@ -186,7 +186,7 @@ impl<W: Work> Registry<W> {
     /// Removes a node from its graph.
     ///
     /// # Errors
-    /// As [`Self::graph_of`].
+    /// The same errors as [`Self::graph_of`].
     pub fn remove(&self, node: NodeId) -> Result<()> {
         let removed = lock(&self.graph_of(node)?).remove(node)?;
         self.nodes.write().unwrap_or_else(PoisonError::into_inner).remove(&node);

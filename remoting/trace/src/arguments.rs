@@ -321,7 +321,7 @@ fn size_of_type(of: &Type) -> usize {
 /// # Safety
 /// `at` must be null or the address of a value of this type.
 unsafe fn get(of: &Type, at: u64, names: &mut Names) -> Value {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     let Some(word) = (unsafe { memory::word(at, size_of_type(of).min(8)) }) else { return Value::Null };
     match *of {
         Type::Integer(size, signed) => Value::integer(word, size, signed),
@@ -359,7 +359,7 @@ unsafe fn put(of: &Type, at: u64, value: &Value, world: &mut dyn World) -> Optio
         // A value of any other type is left unchanged.
         _ => return Some(()),
     };
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     unsafe { memory::write(at, &word.to_le_bytes()[..size_of_type(of)]) };
     Some(())
 }
@@ -372,7 +372,7 @@ fn describe_file(path: &str) -> Value {
 /// # Safety
 /// `at` must be the address of an image or of a wrapper of images.
 unsafe fn describe_image(at: u64) -> Value {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     let Ok(images) = (unsafe { image::images(at as usize as *const c_void) }) else { return Value::text("unknown") };
     Value::List(
         images.iter().map(|bytes| Area::line(bytes.as_ptr() as u64, bytes.len() as u64).describe(false)).collect(),
@@ -410,7 +410,7 @@ unsafe fn describe_launch(at: u64, names: &mut Names) -> Value {
 unsafe fn describe_parameters(at: u64, sizes: Option<Vec<usize>>, names: &Names) -> Value {
     let Some(sizes) = sizes else { return Value::text("unknown") };
     let values = (0..).zip(sizes).map(|(index, size)| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it (see "# Safety").
         let bytes = unsafe { memory::slice(memory::word(at + 8 * index, 8).unwrap_or(0), size) };
         describe_bytes(bytes, names)
     });
@@ -420,7 +420,7 @@ unsafe fn describe_parameters(at: u64, sizes: Option<Vec<usize>>, names: &Names)
 /// # Safety
 /// `at` must be the address of a list of tags and values that ends with a zero.
 unsafe fn describe_extra(at: u64, names: &Names) -> Value {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     let entry = |index: u64| unsafe { memory::word(at + 8 * index, 8) }.unwrap_or(0);
     let (mut buffer, mut size) = (0, 0);
     for index in (0..8).step_by(2) {
@@ -431,7 +431,7 @@ unsafe fn describe_extra(at: u64, names: &Names) -> Value {
             _ => break,
         }
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     describe_bytes(unsafe { memory::slice(buffer, size as usize) }, names)
 }
 

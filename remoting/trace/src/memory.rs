@@ -83,7 +83,7 @@ impl Area {
         }
         for (address, length) in self.pieces() {
             let (piece, after) = rest.split_at(length);
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees it (see "# Safety").
             unsafe { write(address, piece) };
             rest = after;
         }
@@ -95,14 +95,14 @@ impl Area {
 /// `address` must be null or the address of memory of the program with the size of a `T`, and any bytes must be a valid
 /// `T`.
 pub unsafe fn value<T: Copy>(address: u64) -> Option<T> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     (address != 0).then(|| unsafe { (address as usize as *const T).read_unaligned() })
 }
 
 /// # Safety
 /// The same conditions as for `value`.
 pub unsafe fn word(address: u64, size: usize) -> Option<u64> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     unsafe {
         match size {
             1 => value::<u8>(address).map(u64::from),
@@ -119,14 +119,14 @@ pub unsafe fn slice<'a>(address: u64, length: usize) -> &'a [u8] {
     if address == 0 || length > isize::MAX as usize {
         return &[];
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     unsafe { std::slice::from_raw_parts(address as usize as *const u8, length) }
 }
 
 /// # Safety
 /// `address` must be null or the address of a C string.
 pub unsafe fn text(address: u64) -> Option<String> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     (address != 0).then(|| unsafe { CStr::from_ptr(address as usize as *const _) }.to_string_lossy().into_owned())
 }
 
@@ -134,7 +134,7 @@ pub unsafe fn text(address: u64) -> Option<String> {
 /// `address` must be null or the address of memory of the program that may be written, of at least that many bytes.
 pub unsafe fn write(address: u64, bytes: &[u8]) {
     if address != 0 {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it (see "# Safety").
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as usize as *mut u8, bytes.len()) };
     }
 }

@@ -95,7 +95,7 @@ pub unsafe extern "C" fn pthread_create(
 /// # Safety
 /// `named` must be a box of `pthread_create`, and only the new thread may call this.
 unsafe extern "C-unwind" fn run(named: *mut c_void) -> *mut c_void {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     let Named { name, start, argument } = *unsafe { Box::from_raw(named.cast::<Named>()) };
     NAME.set(Some(name));
     // SAFETY: the program passed this function to run in a new thread. No value is left to drop, so the thread may end

@@ -34,7 +34,7 @@ impl LoadedModule {
     }
 
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn unload(&self, driver: &Driver) -> Result<()> {
         *self.unloaded.write().unwrap_or_else(PoisonError::into_inner) = true;
         driver.module_unload(self.handle)

@@ -119,7 +119,7 @@ impl Connection {
     /// other uses are returned.
     ///
     /// # Errors
-    /// If there are no descriptors left.
+    /// Fails if no descriptors are left.
     pub fn take_passed(&mut self, out: &mut Outbox) -> io::Result<Taken> {
         let Some(passed) = self.passed() else { return Ok(Taken::Nothing) };
         let mut packet = [0; 256];

@@ -71,7 +71,7 @@ impl Replay {
     }
 
     /// # Errors
-    /// If the connection broke.
+    /// Fails if the connection broke.
     pub fn send(&mut self, code: u32, stream_id: u64, fields: &[u8], tail: &[u8]) -> Result<u64, Failed> {
         self.seq += 1;
         let len = (fields.len() + tail.len()) as u32;
@@ -84,7 +84,7 @@ impl Replay {
     }
 
     /// # Errors
-    /// If the connection broke.
+    /// Fails if the connection broke.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Failed> {
         self.socket.write_all(bytes).map_err(lost)
     }

@@ -1,4 +1,4 @@
-//! A session's turns at the GPUs of its lease, and the socket on which it asks for them.
+//! A session's turns at the GPUs of its lease, and the socket to the gateway on which it requests them.
 
 use super::places::Places;
 use crate::packets::{Said, Told};
@@ -30,13 +30,13 @@ impl Turns {
         self.places.patience(Instant::now())
     }
 
-    /// Lets all launches that wait try again.
+    /// Lets all waiting launches try again.
     pub fn retry(&mut self) {
         self.places.retry();
     }
 
     /// # Errors
-    /// If the gateway has closed the socket.
+    /// Fails if the gateway has closed the socket.
     pub fn hear(&mut self) -> io::Result<bool> {
         let (mut packet, mut any) = ([0; PACKET], false);
         loop {
@@ -50,7 +50,7 @@ impl Turns {
     }
 
     /// # Errors
-    /// If the gateway has closed the socket, or does not read.
+    /// Fails if the gateway has closed the socket, or does not read.
     pub fn speak(&mut self) -> io::Result<()> {
         for said in std::mem::take(&mut self.places.said) {
             send(&self.socket, &serde_json::to_vec::<Said>(&said)?, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
