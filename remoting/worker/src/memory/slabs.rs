@@ -174,7 +174,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Ends the charge for memory that is no longer used.
+    /// Ends the charge for unused memory.
     pub fn give_back(&mut self, device: u32, size: u64) {
         if let Some(used) = self.used.get_mut(&device) {
             *used -= size;

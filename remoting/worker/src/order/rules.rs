@@ -21,7 +21,8 @@ rules! {
     EventWait = "event-wait";
     /// A wait for an event, or a query of it, comes after the event's record.
     EventState = "event-state";
-    /// Of several records of an event, the last one given counts, whatever the order in which streams reach them.
+    /// If an event is recorded several times, the last record given counts, in whatever order streams reach the
+    /// records.
     EventLatest = "event-latest";
     /// The records of a destroyed event stay valid for commands that were given before.
     EventDestroy = "event-destroy";
