@@ -29,6 +29,8 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// Converts the number that the program passed into a mode.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if the number is not a mode.
     pub fn from_code(code: u32) -> Result<Mode> {

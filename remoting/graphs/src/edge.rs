@@ -56,6 +56,8 @@ impl Edge {
 impl TryFrom<&CUgraphEdgeData> for Edge {
     type Error = u32;
 
+    /// Converts the program's structure into an edge.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for values that CUDA does not define.
     fn try_from(data: &CUgraphEdgeData) -> Result<Edge> {

@@ -76,12 +76,16 @@ impl<W> Graph<W> {
         self.nodes.is_empty()
     }
 
+    /// Returns a node of this graph.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if the node is not in this graph.
     pub fn node(&self, id: NodeId) -> Result<&Node<W>> {
         self.nodes.get(&id).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
+    /// Returns a node of this graph, to change it.
+    ///
     /// # Errors
     /// The same errors as [`Self::node`].
     pub fn node_mut(&mut self, id: NodeId) -> Result<&mut Node<W>> {

@@ -20,12 +20,16 @@ impl<W: Work> Registry<W> {
         Ok(handle)
     }
 
+    /// Adds `count` references of the program to a user object.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if the handle is not that of a user object, or `count` is 0.
     pub fn retain_object(&self, object: usize, count: u32) -> Result<()> {
         self.objects.get(object)?.retain(count)
     }
 
+    /// Releases `count` references of the program to a user object. The destructor is called with the last reference.
+    ///
     /// # Errors
     /// The same errors as [`Self::retain_object`], and `CUDA_ERROR_INVALID_VALUE` if `count` exceeds the number of
     /// references.

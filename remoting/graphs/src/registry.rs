@@ -113,6 +113,8 @@ impl<W: Work> Registry<W> {
         Ok(self.handle_of(&graph))
     }
 
+    /// Returns the graph with this handle.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if the handle is not that of a graph.
     pub fn graph(&self, handle: usize) -> Result<SharedGraph<W>> {

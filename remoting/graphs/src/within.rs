@@ -16,6 +16,8 @@ fn is_within<W: Work>(inner: &SharedGraph<W>, outer: &SharedGraph<W>) -> bool {
 }
 
 impl<W: Work> Graph<W> {
+    /// Checks that the program has not moved this graph into a node.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if the program has moved the graph into a node. Such a graph cannot be instantiated,
     /// used for an update or added again (CUDA documents no code for this).
@@ -23,6 +25,8 @@ impl<W: Work> Graph<W> {
         if self.owner == Owner::Moved { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
+    /// Checks that a node with this work may be added to the graph, with regard to memory nodes.
+    ///
     /// # Errors
     /// `CUDA_ERROR_NOT_SUPPORTED` for a memory node in the graph of a child graph node. The body graphs of a
     /// conditional node may contain memory nodes, because Warp looks for memory nodes there. But a graph with such a

@@ -82,6 +82,8 @@ impl<W: Work> Graph<W> {
         Ok(())
     }
 
+    /// Checks that the dependencies are nodes of this graph that may have these edges.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if a node is not in this graph, or cannot be the source of the edge.
     pub(crate) fn check_sources(&self, dependencies: &[Dependency]) -> Result<()> {

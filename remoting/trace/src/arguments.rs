@@ -318,6 +318,8 @@ fn size_of_type(of: &Type) -> usize {
     }
 }
 
+/// Reads a value of type `of` at the address `at`.
+///
 /// # Safety
 /// `at` must be null or the address of a value of this type.
 unsafe fn get(of: &Type, at: u64, names: &mut Names) -> Value {
@@ -339,6 +341,8 @@ unsafe fn get(of: &Type, at: u64, names: &mut Names) -> Value {
     }
 }
 
+/// Writes a recorded value of type `of` to the address `at`. Returns `None` if the value does not fit the type.
+///
 /// # Safety
 /// `at` must be null or an address to which a value of this type may be written.
 unsafe fn put(of: &Type, at: u64, value: &Value, world: &mut dyn World) -> Option<()> {
@@ -369,6 +373,8 @@ fn describe_file(path: &str) -> Value {
     bytes.map_or(Value::text("missing"), |it| Area::line(it.as_ptr() as u64, it.len() as u64).describe(false))
 }
 
+/// Returns a description of the images at an address.
+///
 /// # Safety
 /// `at` must be the address of an image or of a wrapper of images.
 unsafe fn describe_image(at: u64) -> Value {
@@ -379,6 +385,8 @@ unsafe fn describe_image(at: u64) -> Value {
     )
 }
 
+/// Returns a description of a launch configuration.
+///
 /// # Safety
 /// `at` must be null or the address of a `CUlaunchConfig`.
 unsafe fn describe_launch(at: u64, names: &mut Names) -> Value {
@@ -405,6 +413,8 @@ unsafe fn describe_launch(at: u64, names: &mut Names) -> Value {
     ])
 }
 
+/// Returns a description of a launch's parameters, or "unknown" if their sizes are not known.
+///
 /// # Safety
 /// `at` must be the address of an array of pointers to the kernel's parameters.
 unsafe fn describe_parameters(at: u64, sizes: Option<Vec<usize>>, names: &Names) -> Value {
@@ -417,6 +427,8 @@ unsafe fn describe_parameters(at: u64, sizes: Option<Vec<usize>>, names: &Names)
     Value::List(values.collect())
 }
 
+/// Returns a description of a launch's `extra` argument.
+///
 /// # Safety
 /// `at` must be the address of a list of tags and values that ends with a zero.
 unsafe fn describe_extra(at: u64, names: &Names) -> Value {

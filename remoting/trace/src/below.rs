@@ -22,6 +22,8 @@ pub struct Below {
 }
 
 impl Below {
+    /// Finds the real driver and loads it.
+    ///
     /// # Errors
     /// A message of one sentence.
     pub fn open(table: Table) -> Result<Self, String> {

@@ -43,6 +43,8 @@ impl End {
 }
 
 impl Copy {
+    /// Reads the parameter structure of a copy. Returns `None` if the address is null.
+    ///
     /// # Safety
     /// `address` must be null or the address of a copy structure with two or (`three`) three dimensions.
     pub unsafe fn read(address: u64, three: bool) -> Option<Self> {

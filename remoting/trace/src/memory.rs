@@ -74,6 +74,8 @@ impl Area {
         Value::Map(fields)
     }
 
+    /// Writes `bytes` to the area. Returns false, without a write, if the area has another size.
+    ///
     /// # Safety
     /// The area must be memory of the program that may be written now.
     pub unsafe fn fill(self, bytes: &[u8]) -> bool {
@@ -91,6 +93,8 @@ impl Area {
     }
 }
 
+/// Returns the value at an address, or `None` if the address is null.
+///
 /// # Safety
 /// `address` must be null or the address of memory of the program with the size of a `T`, and any bytes must be a valid
 /// `T`.
@@ -99,6 +103,8 @@ pub unsafe fn value<T: Copy>(address: u64) -> Option<T> {
     (address != 0).then(|| unsafe { (address as usize as *const T).read_unaligned() })
 }
 
+/// Returns the integer of `size` bytes at an address, or `None` if the address is null.
+///
 /// # Safety
 /// The same conditions as for `value`.
 pub unsafe fn word(address: u64, size: usize) -> Option<u64> {
@@ -113,6 +119,8 @@ pub unsafe fn word(address: u64, size: usize) -> Option<u64> {
     }
 }
 
+/// Returns the bytes at an address.
+///
 /// # Safety
 /// The same conditions as for `value`, for `length` bytes.
 pub unsafe fn slice<'a>(address: u64, length: usize) -> &'a [u8] {
@@ -123,6 +131,8 @@ pub unsafe fn slice<'a>(address: u64, length: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(address as usize as *const u8, length) }
 }
 
+/// Returns the text at an address, or `None` if the address is null.
+///
 /// # Safety
 /// `address` must be null or the address of a C string.
 pub unsafe fn text(address: u64) -> Option<String> {
@@ -130,6 +140,8 @@ pub unsafe fn text(address: u64) -> Option<String> {
     (address != 0).then(|| unsafe { CStr::from_ptr(address as usize as *const _) }.to_string_lossy().into_owned())
 }
 
+/// Copies `bytes` to an address. Does nothing if the address is null.
+///
 /// # Safety
 /// `address` must be null or the address of memory of the program that may be written, of at least that many bytes.
 pub unsafe fn write(address: u64, bytes: &[u8]) {

@@ -344,6 +344,8 @@ unsafe extern "C" fn run_host(wrapped: *mut Wrapped) {
     }
 }
 
+/// Like `run_host`, for a host function that also gets the stream and a status.
+///
 /// # Safety
 /// The same conditions as for `run_host`.
 unsafe extern "C" fn run_callback(stream: u64, status: u32, wrapped: *mut Wrapped) {

@@ -30,6 +30,8 @@ pub struct Record {
     pub nested: bool,
 }
 
+/// Parses the bytes of a recording.
+///
 /// # Errors
 /// A message that names the problem and the line.
 pub fn read(bytes: &[u8]) -> Result<Recording, String> {

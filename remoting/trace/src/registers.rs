@@ -24,6 +24,8 @@ impl Arguments {
         Self { words, float: 0.0 }
     }
 
+    /// Copies the arguments of a call out of the saved registers and the stack.
+    ///
     /// # Safety
     /// `registers` must come from a stub for a function with `count` parameters.
     pub unsafe fn of(registers: &Registers, count: usize) -> Self {
@@ -37,6 +39,8 @@ impl Arguments {
         Self { words, float: registers.float }
     }
 
+    /// Calls a function with these arguments. Returns its code.
+    ///
     /// # Safety
     /// `target` must be the function that the program called, in the driver.
     #[allow(clippy::many_single_char_names)]

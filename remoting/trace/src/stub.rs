@@ -4,6 +4,8 @@ use crate::mode;
 use crate::registers::{Arguments, MOST, Registers};
 use crate::signature::Table;
 
+/// Handles a call of an exported function: reads its arguments and passes the call to the mode of the process.
+///
 /// # Safety
 /// Only the stubs of `functions!` may call this function, with their saved registers.
 pub unsafe fn enter(table: Table, index: usize, registers: *const Registers) -> u64 {
@@ -16,6 +18,8 @@ pub unsafe fn enter(table: Table, index: usize, registers: *const Registers) -> 
 macro_rules! functions {
     ($([$index:literal] $symbol:ident: $parameters:expr;)*) => {
         $(
+            /// The exported function of this name. It saves its arguments and calls `enter`.
+            ///
             /// # Safety
             /// The same conditions as for the driver's function with this name.
             #[unsafe(naked)]

@@ -61,6 +61,8 @@ struct Named {
     argument: *mut c_void,
 }
 
+/// Replaces `pthread_create` of the C library, to give names to the threads that the program creates.
+///
 /// # Safety
 /// The same conditions as for the C library's function with this name.
 #[unsafe(no_mangle)]
@@ -92,6 +94,8 @@ pub unsafe extern "C" fn pthread_create(
     }
 }
 
+/// Runs a new thread: sets its name, and then calls the program's function.
+///
 /// # Safety
 /// `named` must be a box of `pthread_create`, and only the new thread may call this.
 unsafe extern "C-unwind" fn run(named: *mut c_void) -> *mut c_void {

@@ -1,3 +1,5 @@
+//! The program of the worker: serves one session, or prints the description of the devices (`--snapshot`). Usage:
+//!
 //! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--write-devices-only] [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]… [--turns-fd N] [--warm]`, or `--snapshot --driver PATH`.
 
 use driverapi::written::PAGEMAP;

@@ -39,6 +39,8 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Checks an extent and computes its layout.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if rows or slices overlap, or if a size exceeds `MAX`.
     pub fn new(e: &Extent) -> Result<Layout> {

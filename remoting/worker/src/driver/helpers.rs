@@ -39,6 +39,8 @@ pub struct Helpers<S: 'static> {
 }
 
 impl<S: 'static> Helpers<S> {
+    /// Creates the helpers. Their threads start with the first jobs.
+    ///
     /// # Errors
     /// Fails if the system has no more descriptors.
     pub fn new(driver: Arc<Driver>) -> std::io::Result<Self> {

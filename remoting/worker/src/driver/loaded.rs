@@ -33,6 +33,8 @@ impl LoadedModule {
         if *unloaded { Err(CUDA_ERROR_INVALID_HANDLE) } else { job() }
     }
 
+    /// Unloads the module. Blocks while a job in [`Self::with`] uses it.
+    ///
     /// # Errors
     /// The driver's error.
     pub fn unload(&self, driver: &Driver) -> Result<()> {

@@ -20,6 +20,8 @@ impl Pages {
     /// files use huge pages, which may run out, and then a use is a bus error.
     const MEMFD: i64 = 0x0102_1994;
 
+    /// Maps a memfd of another process.
+    ///
     /// # Errors
     /// Fails if the file is not a memfd of `len` bytes with the required seals, or if there is no room for the mapping.
     pub fn open(file: &OwnedFd, len: u64) -> io::Result<Pages> {

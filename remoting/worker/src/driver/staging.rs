@@ -174,6 +174,8 @@ impl Scratch {
         unsafe { std::slice::from_raw_parts_mut(self.memory.raw().cast::<u8>(), len.min(self.len)) }
     }
 
+    /// Frees the memory. The context must be current.
+    ///
     /// # Errors
     /// The driver's error.
     pub fn free(self, driver: &Driver) -> Result<()> {

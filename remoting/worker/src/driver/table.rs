@@ -19,6 +19,8 @@ macro_rules! table {
         }
 
         impl Table {
+            /// Fills the table: `find` returns the address of a symbol, or null.
+            ///
             /// # Safety
             /// For each symbol, `find` must return null or a function of CUDA's signature for that symbol. The function
             /// must be callable as long as the table is used.

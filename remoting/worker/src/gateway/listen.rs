@@ -26,6 +26,8 @@ pub enum Port {
     Control,
 }
 
+/// Listens on a TCP address, `HOST:PORT`.
+///
 /// # Errors
 /// The message names the address.
 pub async fn bind(address: &str) -> io::Result<TcpListener> {

@@ -27,6 +27,8 @@ pub const USAGE: &str = "usage: remotegpu-gateway --listen HOST:PORT --control-l
     --control-fd N [--data-socket PATH] [--cert FILE --key FILE]";
 
 impl Options {
+    /// Parses the arguments of the command line.
+    ///
     /// # Errors
     /// A message of one line.
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {

@@ -25,6 +25,8 @@ pub struct Certificate {
 }
 
 impl Certificate {
+    /// Reads the certificate and its key.
+    ///
     /// # Errors
     /// The message names the file that is wrong.
     pub fn load(pair: KeyPair) -> io::Result<Self> {

@@ -51,6 +51,8 @@ impl ClientWatch {
         Ok(watch)
     }
 
+    /// Watches this connection from now on, in place of an earlier one.
+    ///
     /// # Errors
     /// Fails if no descriptors are left.
     pub fn follow(&self, connection: BorrowedFd<'_>) -> std::io::Result<()> {

@@ -11,6 +11,8 @@ use protocol::PieceBounds;
 const LEAST: u64 = 64;
 
 impl Session {
+    /// Records the bounds of an allocation in a slab, and passes the changes to the driver.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if a piece is outside of all slabs, or if its slab has too many pieces.
     pub fn piece_bounds(&mut self, c: &PieceBounds) -> Result<()> {

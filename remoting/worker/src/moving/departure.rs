@@ -122,6 +122,8 @@ impl Session {
         Ok((plan, records))
     }
 
+    /// Returns the memory layout of the session.
+    ///
     /// # Errors
     /// Fails if the client has not opened the session yet.
     pub fn ground(&self) -> Result<Ground, Failed> {
@@ -163,6 +165,8 @@ impl Session {
         slabs.iter().map(place).collect()
     }
 
+    /// Checks that the session can be recreated at another worker.
+    ///
     /// # Errors
     /// Names an object of the session that cannot be recreated at another worker.
     pub fn check_movable(&self) -> Result<(), Failed> {

@@ -39,6 +39,8 @@ fn lost(error: io::Error) -> Failed {
 }
 
 impl Replay {
+    /// Creates a client on a connection to another worker.
+    ///
     /// # Errors
     /// Fails if the system refuses.
     pub fn new(connection: OwnedFd) -> Result<Replay, Failed> {
@@ -70,6 +72,8 @@ impl Replay {
         self.send(M::CODE, stream_id, &w.bytes, tail)
     }
 
+    /// Sends a command with encoded fields. Returns the command's number.
+    ///
     /// # Errors
     /// Fails if the connection broke.
     pub fn send(&mut self, code: u32, stream_id: u64, fields: &[u8], tail: &[u8]) -> Result<u64, Failed> {
@@ -83,6 +87,8 @@ impl Replay {
         Ok(self.seq)
     }
 
+    /// Sends bytes unchanged.
+    ///
     /// # Errors
     /// Fails if the connection broke.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Failed> {

@@ -67,6 +67,8 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// Decodes a frame.
+    ///
     /// # Errors
     /// Fails if the payload is not valid for the code.
     pub fn decode(header: &Header, payload: Payload) -> Result<Frame, DecodeError> {

@@ -33,6 +33,8 @@ pub struct Page {
 impl Page {
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+    /// Creates a page for a new shared event.
+    ///
     /// # Errors
     /// Fails if the system has no more memory or descriptors.
     pub fn create() -> io::Result<Page> {
@@ -57,6 +59,8 @@ impl Page {
         Ok(Page { words, file })
     }
 
+    /// Returns a descriptor of the page, for other workers.
+    ///
     /// # Errors
     /// Fails if no descriptors are left.
     pub fn file(&self) -> io::Result<OwnedFd> {

@@ -228,6 +228,8 @@ impl Module {
         kernel.ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
+    /// Like [`Module::kernel`], to change the kernel.
+    ///
     /// # Errors
     /// The same errors as [`Module::kernel`].
     pub fn kernel_mut(&mut self, index: u32) -> Result<&mut Kernel> {

@@ -77,6 +77,8 @@ pub fn filtered(attribute: u32, value: i32) -> i32 {
     }
 }
 
+/// Queries the driver and returns the description of all devices.
+///
 /// # Errors
 /// A `CUresult`.
 pub fn take(driver: &Driver) -> crate::driver::Result<Snapshot> {

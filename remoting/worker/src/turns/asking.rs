@@ -35,8 +35,10 @@ impl Turns {
         self.places.retry();
     }
 
+    /// Reads the gateway's messages. Returns whether launches may be possible that were not possible before.
+    ///
     /// # Errors
-    /// Fails if the gateway has closed the socket.
+    /// Fails if the gateway has closed the socket, or sent an invalid packet.
     pub fn hear(&mut self) -> io::Result<bool> {
         let (mut packet, mut any) = ([0; PACKET], false);
         loop {
@@ -49,6 +51,8 @@ impl Turns {
         }
     }
 
+    /// Sends the queued messages to the gateway.
+    ///
     /// # Errors
     /// Fails if the gateway has closed the socket, or does not read.
     pub fn speak(&mut self) -> io::Result<()> {

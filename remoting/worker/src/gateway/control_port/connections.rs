@@ -25,6 +25,8 @@ pub struct Connections {
 }
 
 impl Connections {
+    /// Creates the table without connections. `service` is the path of the appliance's socket.
+    ///
     /// # Errors
     /// Fails if the system has no random numbers.
     pub fn new(service: PathBuf) -> io::Result<Self> {

@@ -125,6 +125,8 @@ impl Mirrors {
         self.all.values().map(|mirror| (mirror.stream_id, mirror.add.clone())).collect()
     }
 
+    /// Adds a mirror.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if the number is in use, `CUDA_ERROR_OUT_OF_MEMORY` if all mirrors together would
     /// exceed `most` bytes.
