@@ -1,8 +1,8 @@
 //! Stream capture: the state of streams that record their work into a graph, and the calls that a capture forbids.
 //!
 //! The rules are those of the CUDA programming guide, "Creating a Graph Using Stream Capture", and of
-//! `cuStreamBeginCapture_v2`, `cuStreamEndCapture`, `cuThreadExchangeStreamCaptureMode`, `cuStreamIsCapturing`. Where
-//! they name no code, a comment gives our answer.
+//! `cuStreamBeginCapture_v2`, `cuStreamEndCapture`, `cuThreadExchangeStreamCaptureMode` and `cuStreamIsCapturing`. If
+//! CUDA documents no error code, a comment says so.
 
 use crate::edge::{distinct, merge};
 use crate::work::is_kernel;

@@ -53,7 +53,7 @@ impl UserObject {
 }
 
 impl Clone for Held {
-    /// Adds as many references for the copy of a graph.
+    /// Returns as many new references to the same object, for a copy of the graph.
     fn clone(&self) -> Self {
         // This fails only at 2^32 references. Then the copy has no references, and the object outlives the copy.
         let count = if self.object.retain(self.count).is_ok() { self.count } else { 0 };

@@ -31,7 +31,8 @@ impl Memory {
         self.array_at(address).is_some()
     }
 
-    /// Replaces addresses in arrays by the arrays' handles and positions in a copy.
+    /// Changes a copy whose source or target is in an array: replaces the address by the array's handle and the
+    /// position in the array.
     pub fn name_arrays(&self, copy: &mut CUDA_MEMCPY3D) {
         let mut rows_are_slices = false;
         if copy.srcMemoryType == CU_MEMORYTYPE_DEVICE

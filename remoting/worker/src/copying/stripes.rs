@@ -61,8 +61,8 @@ impl Stripe {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Waits for the buffer for the bytes that follow. Returns `None` if no such command is expected, or if the stripe
-    /// ends.
+    /// Waits for the buffer that receives the bytes of a piece. Returns `None` if no command expects the piece, or if
+    /// the stripe ends.
     fn place(&self, piece: PieceHeader, report: &impl Fn(Came)) -> Option<Buffer> {
         let PieceHeader { command, len } = piece;
         let mut work = self.lock();

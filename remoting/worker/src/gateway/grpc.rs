@@ -65,7 +65,7 @@ struct Live {
 }
 
 impl Live {
-    /// Returns after the connection has had no such stream for the time limit of a preface.
+    /// Returns after the connection has carried no session for the time limit of a preface.
     async fn idle(&self) {
         loop {
             // The future is created before the check, so that it notices a change between the check and the wait.

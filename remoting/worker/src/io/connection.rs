@@ -22,8 +22,8 @@ pub enum Taken {
     },
 }
 
-/// The longest grace for a client on this machine that closed its socket. If the client is alive, it opens another
-/// socket at once.
+/// The longest time to wait for a new connection of a client on this machine that closed its socket. If the client is
+/// alive, it connects again at once.
 const HUNG_UP: Duration = Duration::from_secs(1);
 
 pub struct Connection {
@@ -101,7 +101,8 @@ impl Connection {
         self.ended = true;
     }
 
-    /// Refuses the client's attempts to connect up to this epoch, because another worker has handled them.
+    /// Refuses attempts of the client to connect whose epoch is at most `epoch`, because another worker has handled
+    /// them.
     pub fn follows(&mut self, epoch: u64) {
         self.epoch = self.epoch.max(epoch);
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 const NON_BLOCKING: u32 = 1;
 
-/// Limit on the sum of all waits for memory that an ending session leaves or hands on, because a kernel may occupy the
-/// whole device.
+/// Limit on the total time that an ending session waits for work on its memory, because a kernel may occupy the whole
+/// device.
 const LAST_WAITS: Duration = Duration::from_secs(2);
 
 /// A time limit that several waits share. A long wait leaves less time for the next one.

@@ -86,7 +86,7 @@ impl Session {
         Ok((context.device, needed.saturating_sub(has)))
     }
 
-    /// Returns granted memory to the appliance. `used` bytes of it were counted as used.
+    /// Returns `size` bytes of granted memory to the appliance. `used` bytes of them had been counted as used.
     pub fn discharge(&mut self, device: u32, used: u64, size: u64) {
         self.memory.give_back(device, used);
         if size > 0 && self.grant_return(device, size).is_err() {

@@ -81,7 +81,8 @@ impl Session {
         self.show(slab, code)
     }
 
-    /// Maps memory that is mapped nowhere else for its tenant, unless `code` is an error.
+    /// Maps the memory of a slab for its tenant, unless `code` is an error. The memory must not be mapped at another
+    /// address.
     pub fn show(&mut self, slab: &NewSlab, code: Code) -> Result<()> {
         let NewSlab { address, size, memory, device, .. } = *slab;
         let shown = match code {

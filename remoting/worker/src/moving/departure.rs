@@ -287,7 +287,7 @@ fn frame<M: Message>(message: &M, received: u64) -> Vec<u8> {
     [&header.encode()[..], &w.bytes].concat()
 }
 
-/// Returns the function that changes a setting of a kernel, and its encoded arguments.
+/// Returns the number of the driver function that changes a setting of a kernel, and the encoded arguments.
 fn change(module: u64, kernel: u32, setting: Setting, value: i32) -> (u32, Vec<u8>) {
     let mut w = Writer::new();
     w.put(&module).put(&kernel);

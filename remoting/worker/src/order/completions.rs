@@ -1,5 +1,5 @@
-//! Actions that wait for the progress of streams: reports to the client, and further work of the worker. `completer`
-//! queries the streams and runs the actions.
+//! Actions that run when the earlier work of a stream is complete. They report to the client, or continue a command.
+//! `completer` queries the streams and runs the actions.
 
 use crate::driver::events::RealEvent;
 use crate::driver::loaded::LoadedModule;

@@ -162,7 +162,7 @@ impl Requests {
         self.queries.remove(&id)
     }
 
-    /// Whether a request is unanswered.
+    /// Whether the appliance has yet to answer a request.
     pub fn are_open(&self) -> bool {
         !(self.grants.is_empty() && self.queries.is_empty() && self.sharing.is_empty() && self.code.is_empty())
     }

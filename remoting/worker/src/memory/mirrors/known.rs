@@ -275,8 +275,8 @@ impl Mirrors {
     }
 }
 
-/// Returns a function that checks whether one piece of memory covers a gap between two mirrors, the byte before the gap
-/// and the byte after it.
+/// Returns a function of the address and the length of a gap between two mirrors. The function returns whether one
+/// piece of memory contains the gap, the byte before the gap and the byte after it.
 pub(super) fn between(is_mapped: impl Fn(u64, u64) -> bool) -> impl Fn(u64, u64) -> bool {
     move |gap, len| is_mapped(gap - 1, len + 2)
 }
