@@ -72,7 +72,10 @@ class ClassRule(_CallRule):
 
 @dataclass(frozen=True, slots=True)
 class ModuleRule:
-    """Module mode: a module with a stub profile. `profile` is a name; auto: the profile with the module's name."""
+    """A rule of module mode: the functions and classes in a profile run in the acceptor.
+
+    `module` is the library. `profile` is the profile's name, or "auto" for the profile with the library's name.
+    """
 
     module: str
     profile: str = "auto"

@@ -142,10 +142,10 @@ class Streams:
 
 
 class Output(io.BufferedIOBase):
-    """A buffered file below sys.stdout and sys.stderr.
+    """A buffered file below `sys.stdout` or `sys.stderr`, which writes to `Streams`.
 
-    The interpreter's own buffer would call this Python code while it is locked. Then a signal handler that prints would
-    fail, and an exception would leave data in the buffer that is sent twice.
+    `io.BufferedWriter` does not fit: it holds its lock while it calls the raw file. A signal handler that prints would
+    then fail. After an exception the buffer would still hold data that was already sent, and would send it again.
     """
 
     mode = "wb"

@@ -76,7 +76,10 @@ def _pad_with_masks() -> None:
 
 
 def _make_storages(device: torch.device, storages: Storages, transfers: Transfers) -> None:
-    """Makes storages on the remote device: it has no allocator, so torch would call address 0."""
+    """Replaces `UntypedStorage.__new__` and `clone` so that they can create storages on the remote device.
+
+    The originals use the device's allocator. The remote device has none, so they would call a null pointer.
+    """
     kind = torch.UntypedStorage
     make, clone = kind.__new__, kind.clone
 

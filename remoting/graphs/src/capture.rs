@@ -1,8 +1,8 @@
-//! Stream capture: which streams record into a graph instead of working, and what that forbids.
+//! Stream capture: the state of streams that record their work into a graph, and the calls that a capture forbids.
 //!
 //! The rules are those of the CUDA programming guide, "Creating a Graph Using Stream Capture", and of
-//! `cuStreamBeginCapture_v2`, `cuStreamEndCapture`, `cuThreadExchangeStreamCaptureMode`, `cuStreamIsCapturing`. Where
-//! they name no code, a comment gives our answer.
+//! `cuStreamBeginCapture_v2`, `cuStreamEndCapture`, `cuThreadExchangeStreamCaptureMode` and `cuStreamIsCapturing`. If
+//! CUDA documents no error code, a comment says so.
 
 use crate::edge::{distinct, merge};
 use crate::work::is_kernel;
@@ -19,7 +19,7 @@ use std::thread::ThreadId;
 #[path = "capture_tests.rs"]
 mod tests;
 
-/// The calls that a thread may make while a capture runs. [`Mode::Global`] forbids most.
+/// The set of calls that a thread may make while a capture runs. [`Mode::Global`] forbids most calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
     #[default]
@@ -29,8 +29,10 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// Converts the number that the program passed into a mode.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a number that is not a mode.
+    /// `CUDA_ERROR_INVALID_VALUE` if the number is not a mode.
     pub fn from_code(code: u32) -> Result<Mode> {
         match code {
             CU_STREAM_CAPTURE_MODE_GLOBAL => Ok(Mode::Global),
@@ -49,7 +51,7 @@ impl Mode {
     }
 }
 
-/// A stream, as far as captures need it. The caller chooses ids and never reuses them.
+/// A stream, with the properties that captures need. The caller chooses the ids and never reuses an id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stream {
     pub id: u64,
@@ -59,14 +61,14 @@ pub struct Stream {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamKind {
-    /// The default stream of old, which cannot capture.
+    /// The legacy default stream, which cannot be captured.
     Legacy,
-    /// Waits for the legacy stream, and the legacy stream for it.
+    /// A stream that waits for the legacy stream. The legacy stream also waits for this stream.
     Blocking,
     NonBlocking,
 }
 
-/// The state of a stream's capture.
+/// The capture state of a stream.
 pub enum State<W> {
     None,
     Active {
@@ -74,7 +76,7 @@ pub enum State<W> {
         graph: SharedGraph<W>,
         dependencies: Vec<Dependency>,
     },
-    /// An earlier error invalidated it; only its end is allowed.
+    /// An earlier error invalidated the capture. The only allowed call is the one that ends the capture.
     Invalidated {
         number: u64,
     },
@@ -86,29 +88,30 @@ struct Capture<W> {
     mode: Mode,
     thread: ThreadId,
     valid: bool,
-    /// The last work of streams that were destroyed since then.
+    /// The last nodes of streams that took part in the capture and were then destroyed.
     left: Vec<Dependency>,
 }
 
 struct Member {
     capture: u64,
     stream: Stream,
-    /// The dependencies of the stream's next node.
+    /// The dependencies of the next node that this stream adds.
     dependencies: Vec<Dependency>,
 }
 
-/// The place in a graph of an event that was last recorded in a capturing stream.
+/// The position in a graph that an event marks: the dependencies of its stream when the event was last recorded.
 struct Recorded {
     capture: u64,
     dependencies: Vec<Dependency>,
 }
 
-/// The edges of a captured launch by its attributes, which only launches have.
+/// The edges that the attributes of a captured launch add. Other captured work has no such attributes.
 #[derive(Default)]
 pub struct LaunchEdges {
-    /// `PROGRAMMATIC_STREAM_SERIALIZATION`: it may begin when the kernel before it in the stream is triggered.
+    /// The attribute `PROGRAMMATIC_STREAM_SERIALIZATION`: the kernel may begin when the previous kernel of the stream
+    /// has triggered it.
     pub programmatic: bool,
-    /// Events that it records: a node that waits for one has this edge from the launch.
+    /// The events that the launch records, each with the edge that a node gets if it waits for the event.
     pub events: Vec<(u64, Edge)>,
 }
 
@@ -127,16 +130,16 @@ impl<W> Default for Captures<W> {
 }
 
 impl<W: Work> Captures<W> {
-    /// Whether nothing captures and no event was captured: then no other function has anything to say.
+    /// Whether no capture runs and no event was captured. Then the other functions have nothing to check.
     pub fn is_idle(&self) -> bool {
         self.members.is_empty() && self.events.is_empty()
     }
 
-    /// Begins a capture into `graph`, whose first nodes wait for `dependencies`.
+    /// Begins a capture into `graph`. The first nodes of the capture wait for `dependencies`.
     ///
     /// # Errors
-    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` for the legacy stream, `CUDA_ERROR_ILLEGAL_STATE` for a stream that
-    /// captures already, `CUDA_ERROR_INVALID_VALUE` for a dependency that is not of the graph.
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` for the legacy stream, `CUDA_ERROR_ILLEGAL_STATE` if the stream already
+    /// captures, `CUDA_ERROR_INVALID_VALUE` if a dependency is not a node of the graph.
     pub fn begin(
         &mut self,
         stream: Stream,
@@ -160,14 +163,16 @@ impl<W: Work> Captures<W> {
         Ok(())
     }
 
-    /// Ends a capture and gives its graph. All its streams work again, also after an error but for the first three.
+    /// Ends a capture and returns its graph. All streams of the capture leave it, also after an error, except after the
+    /// first three errors.
     ///
     /// # Errors
     /// - `CUDA_ERROR_ILLEGAL_STATE`: the stream does not capture.
-    /// - `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED`: the capture was begun in another stream; it is invalid from now on.
-    /// - `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`: by another thread, and its mode is not relaxed.
-    /// - `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`: an earlier call has invalidated it.
-    /// - `CUDA_ERROR_STREAM_CAPTURE_UNJOINED`: a stream, destroyed or not, has work that the first one did not wait for.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED`: the capture was begun in another stream. The capture becomes invalid.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`: another thread began the capture, and its mode is not relaxed.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`: an earlier call has invalidated the capture.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_UNJOINED`: the first stream has not waited for all work of another stream, which
+    ///   may have been destroyed since.
     pub fn end(&mut self, stream: u64, thread: ThreadId) -> Result<SharedGraph<W>> {
         let number = self.members.get(&stream).ok_or(CUDA_ERROR_ILLEGAL_STATE)?.capture;
         let capture = self.captures.get(&number).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
@@ -187,9 +192,9 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// Whether the first stream has waited for all work of the others, or the program has made it wait by
-    /// `cuStreamUpdateCaptureDependencies`. An edge that does not wait until a node is complete joins nothing, and no
-    /// stream may end with one.
+    /// Whether the capture's first stream has waited for all work of the other streams, or
+    /// `cuStreamUpdateCaptureDependencies` has made it wait. An edge that does not wait for the end of a node does not
+    /// count as a wait, and no stream may end with such an edge.
     fn is_joined(&self, number: u64) -> bool {
         let Some(capture) = self.captures.get(&number) else { return false };
         let Some(origin) = self.members.get(&capture.origin) else { return false };
@@ -220,7 +225,8 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// The graph that a stream captures into, if it does and no error has spoilt it.
+    /// Returns the graph that a stream captures into, or `None` if the stream does not capture or its capture is
+    /// invalid.
     pub fn graph(&self, stream: u64) -> Option<SharedGraph<W>> {
         match self.state(stream) {
             State::Active { graph, .. } => Some(graph),
@@ -228,7 +234,8 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// Adds work of a stream to its graph: `None` if the stream does not capture, and the caller does the work.
+    /// Adds a stream's work to the graph that the stream captures into. Returns `None` if the stream does not capture;
+    /// then the caller executes the work.
     ///
     /// # Errors
     /// `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`, or `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT` for work of the legacy stream
@@ -260,10 +267,10 @@ impl<W: Work> Captures<W> {
         Ok(Some(node))
     }
 
-    /// Whether a stream that captures nothing may be given work.
+    /// Checks that work may be given to a stream that does not capture.
     ///
     /// # Errors
-    /// As [`Self::add`].
+    /// The same errors as [`Self::add`].
     pub fn check_work(&mut self, stream: Stream) -> Result<()> {
         self.check_legacy(stream)?;
         match self.state(stream.id) {
@@ -272,7 +279,8 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// The legacy stream would wait for every blocking stream of its context, and a captured one never gets there.
+    /// Checks that work may be given to the legacy stream. The legacy stream would wait for every blocking stream of
+    /// its context, but a captured stream never executes its work.
     fn check_legacy(&mut self, stream: Stream) -> Result<()> {
         if stream.kind != StreamKind::Legacy {
             return Ok(());
@@ -283,27 +291,28 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// A capture that a blocking stream of the context takes part in.
+    /// Returns a capture to which a blocking stream of the context belongs.
     fn blocking(&self, context: u64) -> Option<u64> {
         let mut members = self.members.values();
         let is_blocking = |m: &&Member| m.stream.context == context && m.stream.kind == StreamKind::Blocking;
         members.find(is_blocking).map(|member| member.capture)
     }
 
-    /// Whether a stream's state may be asked for: not the legacy stream's while a blocking one captures.
+    /// Checks that a stream's state may be queried. The legacy stream must not be queried while a blocking stream of
+    /// its context captures.
     ///
     /// # Errors
-    /// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`; the capture stays valid.
+    /// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`. The capture stays valid.
     pub fn check_query(&self, stream: Stream) -> Result<()> {
         let implicit = stream.kind == StreamKind::Legacy && self.blocking(stream.context).is_some();
         if implicit { Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
     }
 
-    /// Replaces the dependencies of a stream's next node, or adds to them.
+    /// Adds dependencies for the next node of a stream. If `replace` is set, they replace the present dependencies.
     ///
     /// # Errors
-    /// `CUDA_ERROR_ILLEGAL_STATE` for a stream that does not capture, `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`,
-    /// `CUDA_ERROR_INVALID_VALUE` for a node of another graph.
+    /// `CUDA_ERROR_ILLEGAL_STATE` if the stream does not capture, `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED` if the
+    /// capture is invalid, `CUDA_ERROR_INVALID_VALUE` for a node of another graph.
     pub fn update(&mut self, stream: u64, dependencies: &[Dependency], replace: bool) -> Result<()> {
         let member = self.members.get_mut(&stream).ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
         let capture = self.captures.get(&member.capture).filter(|capture| capture.valid);
@@ -316,10 +325,10 @@ impl<W: Work> Captures<W> {
         Ok(())
     }
 
-    /// Records an event: `true` if the stream captures, and the event stands for its place in the graph.
+    /// Records an event. Returns `true` if the stream captures; then the event marks a position in the graph.
     ///
     /// # Errors
-    /// As [`Self::add`].
+    /// The same errors as [`Self::add`].
     pub fn record(&mut self, event: u64, stream: Stream) -> Result<bool> {
         self.check_legacy(stream)?;
         let Some(member) = self.members.get(&stream.id) else {
@@ -334,15 +343,16 @@ impl<W: Work> Captures<W> {
         Ok(true)
     }
 
-    /// Makes a stream wait for an event: `true` if that is only an edge of a graph, `false` if the caller has to make
-    /// it wait. A stream that does not capture joins the event's capture.
+    /// Makes a stream wait for an event. Returns `true` if the wait became an edge of a graph, and `false` if the
+    /// caller has to make the stream wait. A stream that does not capture joins the capture of the event.
     ///
     /// # Errors
-    /// - `CUDA_ERROR_STREAM_CAPTURE_ISOLATION`: the stream captures, and the event is not of a running capture.
-    /// - `CUDA_ERROR_STREAM_CAPTURE_MERGE`: it is of another one; both are invalid from now on.
-    /// - `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`: the legacy stream would join.
-    /// - `CUDA_ERROR_CAPTURED_EVENT`: the event's capture has ended (CUDA names no code).
-    /// - `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_ISOLATION`: the stream captures, and the event does not belong to a running
+    ///   capture.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_MERGE`: the event belongs to another capture. Both captures become invalid.
+    /// - `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`: the legacy stream would join the capture.
+    /// - `CUDA_ERROR_CAPTURED_EVENT`: the capture of the event has ended (CUDA documents no code for this).
+    /// - `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`: an earlier call has invalidated the capture.
     pub fn wait(&mut self, stream: Stream, event: u64) -> Result<bool> {
         let own = self.members.get(&stream.id).map(|member| member.capture);
         let Some(recorded) = self.events.get(&event) else {
@@ -380,10 +390,11 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// Whether an event may be queried or waited for by the program.
+    /// Checks that the program may query an event or wait for it.
     ///
     /// # Errors
-    /// `CUDA_ERROR_CAPTURED_EVENT`; a running capture of the event is invalid from now on.
+    /// `CUDA_ERROR_CAPTURED_EVENT` if the event was recorded in a capture. If that capture still runs, it becomes
+    /// invalid.
     pub fn check_event(&mut self, event: u64) -> Result<()> {
         match self.events.get(&event).map(|recorded| recorded.capture) {
             Some(number) => Err(self.spoil(number, CUDA_ERROR_CAPTURED_EVENT)),
@@ -391,11 +402,11 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// Whether a stream may be waited for or queried.
+    /// Checks that the program may query a stream or wait for it.
     ///
     /// # Errors
-    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` if it captures; that is invalid from now on. As [`Self::add`] for the
-    /// legacy stream.
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` if the stream captures. Its capture becomes invalid. For the legacy
+    /// stream, the same errors as [`Self::add`].
     pub fn check_stream(&mut self, stream: Stream) -> Result<()> {
         self.check_legacy(stream)?;
         match self.members.get(&stream.id).map(|member| member.capture) {
@@ -404,20 +415,21 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// Whether a context may be waited for.
+    /// Checks that the program may wait for a context.
     ///
     /// # Errors
-    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` if one of its streams captures; that is invalid from now on.
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` if a stream of the context captures. Its capture becomes invalid.
     pub fn check_context(&mut self, context: u64) -> Result<()> {
         let captures = self.members.values().filter(|member| member.stream.context == context);
         let captures: BTreeSet<u64> = captures.map(|member| member.capture).collect();
         self.invalidate_all(&captures)
     }
 
-    /// Whether a thread may make a call that could disturb a capture: allocation, and what waits inside the driver.
+    /// Checks that a thread may make a call that can disturb a capture: an allocation, or a call that waits inside the
+    /// driver.
     ///
     /// # Errors
-    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`, and the captures that forbid it are invalid from now on.
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`. The captures that forbid the call become invalid.
     pub fn check_call(&mut self, thread: ThreadId, mode: Mode) -> Result<()> {
         let forbids = |capture: &Capture<W>| match mode {
             Mode::Relaxed => false,
@@ -437,14 +449,14 @@ impl<W: Work> Captures<W> {
         Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    /// Forgets an event that was destroyed.
+    /// Removes an event that was destroyed.
     pub fn forget_event(&mut self, event: u64) {
         self.events.remove(&event);
     }
 
-    /// Forgets a destroyed stream. A capture that it began is over; another one continues, and still has to wait for
-    /// the stream's work (CUDA's documentation does not mention it; Warp makes the first stream wait by naming the
-    /// nodes).
+    /// Removes a destroyed stream. A capture that this stream began ends. Any other capture continues and must still
+    /// wait for the work of the stream. CUDA's documentation does not mention this case; Warp makes the first stream
+    /// wait by naming the nodes.
     pub fn forget_stream(&mut self, stream: u64) {
         let Some(member) = self.members.remove(&stream) else { return };
         let number = member.capture;
@@ -462,7 +474,7 @@ impl<W: Work> Captures<W> {
         }
     }
 
-    /// Invalidates a capture because of an error. Returns the error's code.
+    /// Invalidates a capture because of an error. Returns the code of the error.
     fn spoil(&mut self, number: u64, code: u32) -> u32 {
         self.invalidate(number);
         code

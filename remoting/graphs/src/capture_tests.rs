@@ -33,7 +33,7 @@ impl Bed {
         self.captures.add(stream, self.next, edges, || Ok(work))
     }
 
-    /// The work of the graph with the work that each piece waits for.
+    /// Ends the capture. Returns the work of each node, with the work of the nodes that it depends on.
     fn end(&mut self, stream: Stream) -> Result<Vec<(&'static str, Vec<&'static str>)>> {
         let graph = self.captures.end(stream.id, thread::current().id())?;
         let graph: &Graph<_> = &lock(&graph);

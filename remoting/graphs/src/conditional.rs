@@ -1,24 +1,24 @@
-//! Conditional nodes: their graphs, and the nodes that CUDA allows there.
+//! Conditional nodes: their body graphs, and the kinds of nodes that CUDA allows in these graphs.
 
 use crate::{Graph, Owner, Registry, Result, SharedGraph, Work, lock, steps};
 use driverapi::constants::*;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::sync::Arc;
 
-/// A node that chooses which of its graphs runs, and how often.
+/// A node that chooses at run time which of its body graphs runs, and how often.
 pub struct Conditional<W, C> {
     pub condition: Arc<C>,
     pub kind: u32,
     pub bodies: Vec<SharedGraph<W>>,
-    /// The graphs' handles as the program gets them: a list that lives as long as the node.
+    /// The handles of the body graphs, in the form that the program receives. The list lives as long as the node.
     pub list: Arc<Vec<usize>>,
 }
 
 impl<W: Work, C> Conditional<W, C> {
-    /// Makes a node whose graphs are empty at first.
+    /// Creates a node with `size` empty body graphs.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a number of graphs that the kind cannot have.
+    /// `CUDA_ERROR_INVALID_VALUE` if a node of this kind cannot have that number of graphs.
     pub fn new(registry: &Registry<W>, condition: Arc<C>, kind: u32, size: u32) -> Result<Conditional<W, C>> {
         let fits = match kind {
             CU_GRAPH_COND_TYPE_IF => matches!(size, 1 | 2),
@@ -39,7 +39,7 @@ impl<W: Work, C> Conditional<W, C> {
         Ok(Conditional { condition, kind, bodies, list: Arc::new(list) })
     }
 
-    /// The same choice from other graphs.
+    /// Returns a node with the same condition and other body graphs.
     #[must_use]
     pub fn with_bodies(&self, bodies: Vec<SharedGraph<W>>) -> Conditional<W, C> {
         Conditional { condition: Arc::clone(&self.condition), kind: self.kind, bodies, list: Arc::clone(&self.list) }
@@ -53,10 +53,10 @@ impl<W, C> Clone for Conditional<W, C> {
     }
 }
 
-/// Checks the graphs of a graph's conditional nodes, and those within.
+/// Checks the body graphs of all conditional nodes of a graph, at every depth.
 ///
 /// # Errors
-/// `CUDA_ERROR_INVALID_VALUE` for a node that CUDA does not take there.
+/// `CUDA_ERROR_INVALID_VALUE` if a body graph contains a kind of node that CUDA does not allow there.
 pub fn check_bodies<W: Work>(graph: &Graph<W>) -> Result<()> {
     graph.nodes().flat_map(|(_, node)| node.work.bodies()).try_for_each(|body| check_body(&lock(body)))
 }

@@ -1,9 +1,10 @@
-//! `cuGraphDebugDotPrint`: a graph in the language of Graphviz.
+//! `cuGraphDebugDotPrint`: prints a graph in the language of Graphviz.
 
 use crate::{Edge, Graph, NodeId, Work, lock};
 use std::fmt::Write;
 
-/// The graph with all that is within it. `describe` gives a node's label; its lines are divided by `\n`.
+/// Returns the Graphviz text of a graph and of all graphs inside it. `describe` returns the label of a node, with `\n`
+/// between its lines.
 pub fn dot<W: Work>(graph: &Graph<W>, describe: &impl Fn(NodeId, &W) -> String) -> String {
     let mut text = "digraph graph_0 {\n".to_owned();
     write_graph(graph, describe, &mut text, &mut 0);
@@ -17,7 +18,7 @@ fn write_graph<W: Work>(
     count: &mut u32,
 ) {
     *count += 1;
-    // Writing to a string does not fail.
+    // A write to a string does not fail.
     let _ = writeln!(text, "subgraph cluster_{count} {{\nlabel=\"graph {count}\";");
     for (id, node) in graph.nodes() {
         let label = describe(id, &node.work).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");

@@ -1,4 +1,4 @@
-//! Edges: what they wait for (`CUgraphEdgeData`), and the node that they come from.
+//! Edges of a graph: the kind of wait (`CUgraphEdgeData`), and the node that is waited for.
 
 use crate::Result;
 use driverapi::constants::{
@@ -8,10 +8,11 @@ use driverapi::constants::{
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use driverapi::types::CUgraphEdgeData;
 
-/// The program's handle of a node. No two nodes of a process share one, and later nodes have larger ones.
+/// The program's handle of a node. It is unique in the process, and later nodes have larger handles.
 pub type NodeId = usize;
 
-/// All 0 for an ordinary one. Of two between the same nodes the lesser one waits for more.
+/// The ports and the kind of an edge. All fields of an ordinary edge are 0. Of two edges between the same nodes, the
+/// lesser one waits for more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Edge {
     pub from_port: u8,
@@ -20,31 +21,33 @@ pub struct Edge {
 }
 
 impl Edge {
-    /// A kernel that may begin when all blocks of another one have triggered it.
+    /// An edge between two kernels: the second may begin when all blocks of the first have triggered it.
     pub const PROGRAMMATIC: Edge = Edge {
         from_port: CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC,
         to_port: 0,
         kind: CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC,
     };
 
-    /// Like [`Self::PROGRAMMATIC`], but blocks trigger it when they begin.
+    /// Like [`Self::PROGRAMMATIC`], but each block triggers the second kernel when the block begins.
     pub const AT_BLOCK_START: Edge = Edge { from_port: CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER, ..Self::PROGRAMMATIC };
 
-    /// Waits until all blocks of a kernel have begun.
+    /// An edge that waits until all blocks of a kernel have begun.
     pub const LAUNCH_ORDER: Edge = Edge { kind: CU_GRAPH_DEPENDENCY_TYPE_DEFAULT, ..Self::AT_BLOCK_START };
 
-    /// Whether it waits until all work of the node is complete.
+    /// Whether the edge waits until all work of the node is complete.
     pub fn is_full(self) -> bool {
         self.from_port == CU_GRAPH_KERNEL_NODE_PORT_DEFAULT
     }
 
-    /// The same edge, or an ordinary one where only kernels can have it.
+    /// Returns the edge as it may lead to a node: an edge that only a kernel can have becomes an ordinary one if the
+    /// node is not a `kernel`.
     #[must_use]
     pub fn to(self, kernel: bool) -> Edge {
         if kernel || self.kind == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT { self } else { Edge::default() }
     }
 
-    /// Only kernels have ports, and only edges between two of them are programmatic.
+    /// Whether nodes of these kinds may have this edge. Only kernels have ports, and a programmatic edge needs two
+    /// kernels.
     pub(crate) fn suits(self, from_kernel: bool, to_kernel: bool) -> bool {
         (self.is_full() || from_kernel) && self.to(to_kernel) == self
     }
@@ -53,6 +56,8 @@ impl Edge {
 impl TryFrom<&CUgraphEdgeData> for Edge {
     type Error = u32;
 
+    /// Converts the program's structure into an edge.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for values that CUDA does not define.
     fn try_from(data: &CUgraphEdgeData) -> Result<Edge> {
@@ -68,7 +73,7 @@ impl From<Edge> for CUgraphEdgeData {
     }
 }
 
-/// A node that another one waits for.
+/// A dependency: the node to wait for, and the edge.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Dependency {
     pub on: NodeId,
@@ -81,7 +86,8 @@ impl From<NodeId> for Dependency {
     }
 }
 
-/// A node's dependencies without duplicates, by ordinary edges where only a kernel can have others.
+/// Returns a node's dependencies without duplicates. If the node is not a `kernel`, edges that need one become
+/// ordinary.
 pub(crate) fn distinct(dependencies: &[Dependency], kernel: bool) -> Vec<Dependency> {
     let mut found = Vec::with_capacity(dependencies.len());
     let edges = dependencies.iter().map(|each| Dependency { on: each.on, edge: each.edge.to(kernel) });

@@ -1,18 +1,19 @@
-//! A graph with the graphs inside it as one list, in an order that its edges allow.
+//! Converts a graph and the graphs inside it into one list of steps, in an order that its edges allow.
 
 use crate::{Edge, Graph, NodeId, Result, Work, lock};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
 pub struct Step<W> {
-    /// `None` where nothing is to be done: a node that is switched off, or a place where edges meet.
+    /// The work of the step. `None` if there is nothing to do: the node is disabled, or the step only joins edges.
     pub work: Option<W>,
-    /// The earlier steps that this one waits for, by their places in the list. Only between two steps that do something
-    /// is an edge other than an ordinary one.
+    /// The earlier steps that this step waits for, by their index in the list, each with its edge. An edge is ordinary
+    /// unless both of its steps have work.
     pub after: Vec<(usize, Edge)>,
 }
 
-/// All that a graph does. A graph inside it begins where its node does, and what waits for the node waits for its end.
+/// Returns all work of a graph as a list. The steps of a child graph wait for the dependencies of its node. Nodes that
+/// depend on that node wait for the end of the child graph.
 ///
 /// # Errors
 /// `CUDA_ERROR_INVALID_VALUE` for a cycle.
@@ -22,7 +23,8 @@ pub fn steps<W: Work>(graph: &Graph<W>) -> Result<Vec<Step<W>>> {
     Ok(steps)
 }
 
-/// Appends a graph whose first steps wait for `before`; gives the steps that nothing in it waits for.
+/// Appends the steps of a graph. Its first steps wait for the steps in `before`. Returns the steps that no other step
+/// of the graph waits for.
 fn append<W: Work>(graph: &Graph<W>, before: &[usize], steps: &mut Vec<Step<W>>) -> Result<Vec<usize>> {
     let mut ends: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
     let mut waited_for: Vec<bool> = Vec::new();
@@ -37,7 +39,7 @@ fn append<W: Work>(graph: &Graph<W>, before: &[usize], steps: &mut Vec<Step<W>>)
         if after.is_empty() {
             after.extend(before.iter().map(|&step| (step, Edge::default())));
         }
-        // Of several edges between two steps the one that waits for the most.
+        // Of several edges between two steps, keep the one that waits for the most.
         after.sort_unstable();
         after.dedup_by_key(|(step, _)| *step);
         let own = match node.work.child() {
@@ -53,7 +55,7 @@ fn append<W: Work>(graph: &Graph<W>, before: &[usize], steps: &mut Vec<Step<W>>)
         };
         ends.insert(id, own);
         waited_for.resize(steps.len() - first, false);
-        // A wait for the end of the graph is for all of a step, though another step may wait for a part of it.
+        // A wait for the end of the graph needs the whole step, even if another step waits for only a part of the step.
         let waits = |(step, edge): &&(usize, Edge)| *step >= first && edge.is_full();
         after.iter().filter(waits).for_each(|&(step, _)| waited_for[step - first] = true);
     }

@@ -1,4 +1,4 @@
-//! Nodes and the edges between them.
+//! Nodes of a graph and the edges between them.
 
 use crate::user_object::Held;
 use crate::{Dependency, Edge, NodeId, Result};
@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Debug)]
 pub struct Node<W> {
     pub work: W,
-    /// The node that this one was cloned from.
+    /// The node from which this node was cloned.
     pub original: Option<NodeId>,
-    /// Whether an executable runs it: `cuGraphNodeSetEnabled`.
+    /// Whether an executable graph runs the node (`cuGraphNodeSetEnabled`).
     pub enabled: bool,
     pub(crate) after: Vec<Dependency>,
 }
 
 impl<W> Node<W> {
-    /// The dependencies, in the program's order.
+    /// Returns the dependencies in the order that the program gave.
     pub fn dependencies(&self) -> &[Dependency] {
         &self.after
     }
@@ -28,18 +28,18 @@ impl<W> Node<W> {
 pub enum Owner {
     #[default]
     Program,
-    /// A node's: a copy that it was given.
+    /// A child graph node. The graph is a copy of the program's graph.
     Node,
-    /// A conditional node's, which chooses from it.
+    /// A conditional node, which chooses the graph that runs.
     Choice,
-    /// A node's, to which the program gave its own (`CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`).
+    /// A child graph node. The program moved its own graph into it (`CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`).
     Moved,
 }
 
 #[derive(Clone, Debug)]
 pub struct Graph<W> {
     pub(crate) nodes: BTreeMap<NodeId, Node<W>>,
-    /// User objects that live as long as the graph.
+    /// The references of the graph to user objects.
     pub(crate) held: Vec<Held>,
     pub(crate) owner: Owner,
 }
@@ -50,10 +50,10 @@ impl<W> Default for Graph<W> {
     }
 }
 
-/// A graph that the program holds and a capture may write to.
+/// A graph that the program has a handle to, and that a capture may extend.
 pub type SharedGraph<W> = Arc<Mutex<Graph<W>>>;
 
-/// A graph stays usable after a panic: each change is made at once.
+/// Locks a graph. A panic in another thread does not matter, because each change of a graph is made in one step.
 pub fn lock<W>(graph: &SharedGraph<W>) -> MutexGuard<'_, Graph<W>> {
     graph.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -63,7 +63,7 @@ pub(crate) fn check(valid: bool) -> Result<()> {
 }
 
 impl<W> Graph<W> {
-    /// All nodes, the oldest first.
+    /// Returns all nodes, the oldest first.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node<W>)> {
         self.nodes.iter().map(|(&id, node)| (id, node))
     }
@@ -76,29 +76,33 @@ impl<W> Graph<W> {
         self.nodes.is_empty()
     }
 
+    /// Returns a node of this graph.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a node that is not of this graph.
+    /// `CUDA_ERROR_INVALID_VALUE` if the node is not in this graph.
     pub fn node(&self, id: NodeId) -> Result<&Node<W>> {
         self.nodes.get(&id).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
+    /// Returns a node of this graph, to change it.
+    ///
     /// # Errors
-    /// As [`Self::node`].
+    /// The same errors as [`Self::node`].
     pub fn node_mut(&mut self, id: NodeId) -> Result<&mut Node<W>> {
         self.nodes.get_mut(&id).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Removes a node with all edges to and from it.
+    /// Removes a node and all edges to and from the node.
     ///
     /// # Errors
-    /// As [`Self::node`].
+    /// The same errors as [`Self::node`].
     pub fn remove(&mut self, id: NodeId) -> Result<Node<W>> {
         let node = self.nodes.remove(&id).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         self.nodes.values_mut().for_each(|other| other.after.retain(|each| each.on != id));
         Ok(node)
     }
 
-    /// Removes edges. None is removed if one is refused.
+    /// Removes edges. If one edge is refused, no edge is removed.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for an edge that does not exist or is given twice.
@@ -114,22 +118,23 @@ impl<W> Graph<W> {
         Ok(())
     }
 
-    /// Nodes that wait for no other.
+    /// Returns the nodes that have no dependencies.
     pub fn roots(&self) -> impl Iterator<Item = NodeId> {
         self.nodes().filter(|(_, node)| node.after.is_empty()).map(|(id, _)| id)
     }
 
-    /// All edges, by the node that waits.
+    /// Returns all edges, each as the dependency and the node that waits. They are sorted by the node that waits.
     pub fn edges(&self) -> impl Iterator<Item = (Dependency, NodeId)> {
         self.nodes().flat_map(|(id, node)| node.after.iter().map(move |from| (*from, id)))
     }
 
-    /// The nodes that wait for one, with the edges between.
+    /// Returns the nodes that wait for the node `id`, with their edges.
     pub fn dependents(&self, id: NodeId) -> impl Iterator<Item = (NodeId, Edge)> {
         self.edges().filter(move |(from, _)| from.on == id).map(|(from, to)| (to, from.edge))
     }
 
-    /// The nodes in an order in which each comes behind those that it waits for; of several, the oldest first.
+    /// Returns all nodes in an order in which each node comes after its dependencies. Of several possible nodes, the
+    /// oldest comes first.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for a cycle.
@@ -155,7 +160,7 @@ impl<W> Graph<W> {
         Ok(order)
     }
 
-    /// A copy with nodes of its own; `mint` makes their handles, `copy` their work.
+    /// Returns a copy of the graph with new nodes. `mint` creates the handles of the nodes, `copy` copies their work.
     pub fn clone_with<V>(&self, mut mint: impl FnMut() -> NodeId, mut copy: impl FnMut(&W) -> V) -> Graph<V> {
         let names: BTreeMap<NodeId, NodeId> = self.nodes.keys().map(|&id| (id, mint())).collect();
         let renamed = |each: &Dependency| Dependency { on: names[&each.on], edge: each.edge };
@@ -169,10 +174,10 @@ impl<W> Graph<W> {
         Graph { nodes, held: self.held.clone(), owner: Owner::Program }
     }
 
-    /// The node that was cloned from `original`.
+    /// Returns the node that was cloned from `original`.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if there is none.
+    /// `CUDA_ERROR_INVALID_VALUE` if this graph has no such node.
     pub fn clone_of(&self, original: NodeId) -> Result<NodeId> {
         let found = self.nodes().find(|(_, node)| node.original == Some(original));
         found.map(|(id, _)| id).ok_or(CUDA_ERROR_INVALID_VALUE)
@@ -187,7 +192,7 @@ mod tests {
         nodes.iter().map(|&id| id.into()).collect()
     }
 
-    /// 1 before 2 and 3, both before 4.
+    /// Returns a graph of four nodes: 1 before 2 and 3, and both of them before 4.
     fn diamond() -> Graph<&'static str> {
         let mut graph = Graph::default();
         for (id, work, waits) in [(1, "a", &[][..]), (2, "b", &[1]), (3, "c", &[1]), (4, "d", &[2, 3])] {

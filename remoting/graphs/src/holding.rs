@@ -1,4 +1,4 @@
-//! The program's calls about user objects, and the references that graphs hold.
+//! Calls of the program that create user objects, and calls that change the references to them.
 
 use crate::user_object::{Destructor, Held, UserObject};
 use crate::{Registry, Result, SharedGraph, Work, lock};
@@ -6,10 +6,10 @@ use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::sync::Arc;
 
 impl<W: Work> Registry<W> {
-    /// The handle of a new object with references that are the program's.
+    /// Creates a user object and returns its handle. The program owns `references` references to the object.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for no reference.
+    /// `CUDA_ERROR_INVALID_VALUE` if `references` is 0.
     pub fn create_object(&self, destroy: Destructor, references: u32) -> Result<usize> {
         if references == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -20,22 +20,28 @@ impl<W: Work> Registry<W> {
         Ok(handle)
     }
 
+    /// Adds `count` references of the program to a user object.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not an object's, or no reference.
+    /// `CUDA_ERROR_INVALID_VALUE` if the handle is not that of a user object, or `count` is 0.
     pub fn retain_object(&self, object: usize, count: u32) -> Result<()> {
         self.objects.get(object)?.retain(count)
     }
 
+    /// Releases `count` references of the program to a user object. The destructor is called with the last reference.
+    ///
     /// # Errors
-    /// As [`Self::retain_object`], and for more references than there are.
+    /// The same errors as [`Self::retain_object`], and `CUDA_ERROR_INVALID_VALUE` if `count` exceeds the number of
+    /// references.
     pub fn release_object(&self, object: usize, count: u32) -> Result<()> {
         self.objects.get(object)?.release(count)
     }
 
-    /// Gives a graph references to an object: new ones, or those of the caller if they `move`.
+    /// Adds `count` references to an object to a graph. They are new references or, if `moves` is set, references of
+    /// the caller.
     ///
     /// # Errors
-    /// As [`Self::retain_object`].
+    /// The same errors as [`Self::retain_object`].
     pub fn hold_object(&self, graph: &SharedGraph<W>, object: usize, count: u32, moves: bool) -> Result<()> {
         let object = self.objects.get(object)?;
         if count == 0 {
@@ -48,10 +54,10 @@ impl<W: Work> Registry<W> {
         Ok(())
     }
 
-    /// Takes references to an object from a graph.
+    /// Removes `count` references to an object from a graph.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for more than the graph has.
+    /// `CUDA_ERROR_INVALID_VALUE` if the graph has fewer references.
     pub fn let_object_go(&self, graph: &SharedGraph<W>, object: usize, count: u32) -> Result<()> {
         let object = self.objects.get(object)?;
         let mut graph = lock(graph);
@@ -60,7 +66,7 @@ impl<W: Work> Registry<W> {
         let left = all.checked_sub(count).filter(|_| count > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (mut own, others): (Vec<_>, Vec<_>) = std::mem::take(&mut graph.held).into_iter().partition(is_it);
         graph.held = others;
-        // The references are counted again: one entry has those that are left.
+        // The graph may have several entries for the object. From now on one entry holds the remaining count.
         own.iter_mut().for_each(|held| held.count = 0);
         if left > 0 {
             graph.held.push(Held { object: Arc::clone(&object), count: left });

@@ -1,7 +1,7 @@
-//! CUDA graphs without a GPU: nodes and edges, and a stream capture's records of the program's calls.
+//! CUDA graphs without a GPU: nodes, edges, and the state of stream captures.
 //!
-//! The software GPU and the client keep graphs by these types, and define the work of a node ([`Work`]). Nothing here
-//! does I/O; the errors are those that the CUDA driver API documents.
+//! The software GPU and the client store graphs in these types, and each defines its own type for the work of a node
+//! ([`Work`]). This crate does no I/O. Its errors are those that the CUDA driver API documents.
 
 #![forbid(unsafe_code)]
 

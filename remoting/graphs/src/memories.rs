@@ -1,11 +1,11 @@
-//! The memory of all graphs of a process: what is live, what a launch changes, and sums by device.
+//! The memory of all graphs of a process: the live memory, the effect of a launch, and the totals of each device.
 
 use crate::{Backed, Graph, Memory, MemoryUse, Place, Result, Work, steps};
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Bytes of graphs' memory on a device.
+/// The number of bytes of graph memory on a device, now and at most.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct MemoryState {
     pub used: u64,
@@ -16,10 +16,10 @@ pub struct MemoryState {
 
 #[derive(Default)]
 struct Tables {
-    /// Memory of nodes, by address.
+    /// The memory of all allocating nodes, by address.
     known: BTreeMap<u64, Weak<Memory>>,
     live: BTreeMap<u64, Arc<Backed>>,
-    /// Used and reserved at most, by device.
+    /// The largest numbers of used and of reserved bytes, by device.
     most: BTreeMap<i32, (u64, u64)>,
 }
 
@@ -50,7 +50,8 @@ impl Memories {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a new node's memory, whose place is given up when no graph and no program has it any more.
+    /// Adds the memory of a new node. Its addresses are released when no graph and no program refers to the memory any
+    /// more.
     pub fn add(&self, at: (u64, u64), device: i32, place: impl Place + 'static) -> Arc<Memory> {
         let memory = Memory::new(at, device, place);
         let mut tables = self.tables();
@@ -59,10 +60,11 @@ impl Memories {
         memory
     }
 
-    /// Backs the memory that a graph allocates or frees: for an executable, as long as it keeps the returned value.
+    /// Backs the memory that a graph allocates or frees. The memory stays backed while the caller (an executable graph)
+    /// keeps the returned value.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`, and nothing is backed; `CUDA_ERROR_INVALID_VALUE` for a cycle.
+    /// `CUDA_ERROR_OUT_OF_MEMORY`; then no memory is backed. `CUDA_ERROR_INVALID_VALUE` for a cycle.
     pub fn back<W: Work>(&self, graph: &Graph<W>) -> Result<Vec<Backed>> {
         if !graph.uses_memory() {
             return Ok(Vec::new());
@@ -75,15 +77,16 @@ impl Memories {
         Ok(backed)
     }
 
-    /// The memory of a node, by its address.
+    /// Returns the memory of the node that allocates at `address`.
     pub fn get(&self, address: u64) -> Option<Arc<Memory>> {
         self.tables().known.get(&address).and_then(Weak::upgrade)
     }
 
-    /// Applies a launch to the memory that its nodes allocate and free: does nothing if it is refused.
+    /// Applies a launch to the memory that its nodes allocate and free. A refused launch changes nothing.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if memory would be allocated that the program still has, or freed that it has not.
+    /// `CUDA_ERROR_INVALID_VALUE` if a node would allocate memory that is already live, or free memory that is not
+    /// live.
     pub fn launch<W: Work>(&self, graph: &Graph<W>, frees_first: bool) -> Result<()> {
         if !graph.uses_memory() {
             return Ok(());
@@ -118,10 +121,10 @@ impl Memories {
         Ok(())
     }
 
-    /// Frees what a graph allocated: `None` if the address is not of such memory.
+    /// Frees memory that a graph allocated. Returns `None` if the address does not belong to graph memory.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if it is not allocated.
+    /// `CUDA_ERROR_INVALID_VALUE` if the memory is not live.
     pub fn free(&self, address: u64) -> Option<Result<()>> {
         self.get(address)?;
         let freed = self.tables().live.remove(&address);
@@ -136,7 +139,7 @@ impl Memories {
         MemoryState { used, most_used, reserved, most_reserved }
     }
 
-    /// Resets the maximum of used or of reserved memory.
+    /// Resets the maximum of used memory, or of reserved memory if `used` is not set.
     pub fn reset_most(&self, device: i32, used: bool) {
         let mut tables = self.tables();
         let now = tables.sums(device);

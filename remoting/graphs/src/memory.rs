@@ -1,8 +1,8 @@
 //! Memory that graphs allocate and free.
 //!
-//! A node that allocates has its address from when it is made. There is memory at the address, and the device is charged
-//! for it, as long as an executable graph allocates or frees it or the program has it: it is *backed*. A launch decides
-//! whether the memory is the program's: then it is *live* until a node or a call frees it.
+//! An allocating node has its address from its creation. The memory is *backed* while an executable graph allocates or
+//! frees it, or while it is live. Only then physical memory is mapped at the address, and the device is charged for it.
+//! A launch that allocates the memory makes it *live*. It stays live until a node or a call frees it.
 
 use crate::Result;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,25 +10,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Memory {
     pub address: u64,
     pub size: u64,
-    /// The device's number.
+    /// The ordinal of the device.
     pub device: i32,
     place: Box<dyn Place>,
-    /// The number of holders that have it backed.
+    /// The number of [`Backed`] values for this memory.
     users: Mutex<usize>,
 }
 
-/// The addresses of a node's memory.
+/// The address range of a node's memory.
 pub trait Place: Send + Sync {
-    /// Puts memory there.
+    /// Maps physical memory at the addresses.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`.
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if the device has no more memory.
     fn back(&self) -> Result<()>;
 
-    /// Takes it away again. Work that uses it may still run.
+    /// Unmaps the physical memory. Work that uses the memory may still be running.
     fn take_away(&self);
 
-    /// Gives up the addresses, at which no memory is any more.
+    /// Releases the addresses. No memory is mapped there any more.
     fn release(&self);
 }
 
@@ -48,7 +48,7 @@ impl Drop for Memory {
     }
 }
 
-/// Memory is backed as long as one of these exists.
+/// A handle that keeps memory backed until it is dropped.
 pub struct Backed(pub(crate) Arc<Memory>);
 
 impl Backed {
@@ -72,7 +72,7 @@ impl Drop for Backed {
     }
 }
 
-/// A node's use of memory.
+/// The use of memory by a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryUse {
     Allocates,

@@ -1,4 +1,4 @@
-//! All graphs and captures of a process, by the handles that the program has.
+//! All graphs and captures of a process, by the handles that the program uses.
 
 use crate::capture::{Captures, LaunchEdges, Mode, Stream};
 use crate::user_object::UserObjects;
@@ -12,14 +12,14 @@ use std::thread;
 
 pub struct Registry<W> {
     captures: Mutex<Captures<W>>,
-    /// Whether anything captures or was captured: a call that finds nothing takes no lock.
+    /// Whether a capture runs or an event was captured. If not, a call need not take the lock of the captures.
     in_use: AtomicBool,
     pub(crate) graphs: RwLock<HashMap<usize, SharedGraph<W>>>,
-    /// The graph that a node is of.
+    /// The graph of each node.
     nodes: RwLock<HashMap<NodeId, SharedGraph<W>>>,
     pub memories: Memories,
     pub(crate) objects: UserObjects,
-    /// Makes handles, the later the larger.
+    /// Creates a handle. Each handle is larger than the earlier ones.
     pub(crate) mint: fn() -> usize,
 }
 
@@ -27,7 +27,7 @@ thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
 }
 
-/// Replaces the calling thread's capture mode, and returns the previous one.
+/// Replaces the calling thread's capture mode, and returns the previous mode.
 pub fn exchange_mode(mode: Mode) -> Mode {
     MODE.try_with(|own| own.replace(mode)).unwrap_or(mode)
 }
@@ -47,7 +47,7 @@ impl<W: Work> Registry<W> {
         self.captures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks or changes the captures.
+    /// Calls `act` with the captures, locked.
     pub fn with<T>(&self, act: impl FnOnce(&mut Captures<W>) -> T) -> T {
         let mut captures = self.captures();
         let done = act(&mut captures);
@@ -55,10 +55,10 @@ impl<W: Work> Registry<W> {
         done
     }
 
-    /// Like [`Self::with`], but only if there are any captures.
+    /// Like [`Self::with`], but returns the default value if there are no captures.
     ///
     /// # Errors
-    /// Those of `act`.
+    /// The errors of `act`.
     pub fn ask<T: Default>(&self, act: impl FnOnce(&mut Captures<W>) -> Result<T>) -> Result<T> {
         if self.in_use.load(Ordering::Acquire) { self.with(act) } else { Ok(T::default()) }
     }
@@ -68,26 +68,27 @@ impl<W: Work> Registry<W> {
         self.ask(|captures| Ok(captures.graph(stream).is_some())).unwrap_or(false)
     }
 
-    /// Whether captures let the calling thread make a call that could disturb them.
+    /// Checks that the running captures allow the calling thread a call that can disturb them.
     ///
     /// # Errors
-    /// As [`Captures::check_call`].
+    /// The same errors as [`Captures::check_call`].
     pub fn check_call(&self) -> Result<()> {
         self.ask(|captures| captures.check_call(thread::current().id(), mode()))
     }
 
-    /// Adds work to the graph that a stream captures into: `false` if it does not, and the caller does the work.
+    /// Adds work to the graph that a stream captures into. Returns `false` if the stream does not capture; then the
+    /// caller executes the work.
     ///
     /// # Errors
-    /// As [`Captures::add`].
+    /// The same errors as [`Captures::add`].
     pub fn capture(&self, stream: Stream, work: impl FnOnce() -> Result<W>) -> Result<bool> {
         self.capture_launch(stream, &LaunchEdges::default(), work)
     }
 
-    /// Like [`Self::capture`], for a launch, which may add edges.
+    /// Like [`Self::capture`], for a launch, whose attributes may add edges.
     ///
     /// # Errors
-    /// As [`Captures::add`].
+    /// The same errors as [`Captures::add`].
     pub fn capture_launch(
         &self,
         stream: Stream,
@@ -103,25 +104,27 @@ impl<W: Work> Registry<W> {
         Ok(true)
     }
 
-    /// Ends a stream's capture: the handle of its graph.
+    /// Ends a stream's capture, and returns the handle of its graph.
     ///
     /// # Errors
-    /// As [`Captures::end`].
+    /// The same errors as [`Captures::end`].
     pub fn end_capture(&self, stream: u64) -> Result<usize> {
         let graph = self.with(|captures| captures.end(stream, thread::current().id()))?;
         Ok(self.handle_of(&graph))
     }
 
+    /// Returns the graph with this handle.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not a graph's.
+    /// `CUDA_ERROR_INVALID_VALUE` if the handle is not that of a graph.
     pub fn graph(&self, handle: usize) -> Result<SharedGraph<W>> {
         get(&self.graphs, handle)
     }
 
-    /// The graph that a node is of.
+    /// Returns the graph that contains a node.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a handle that is not a node's.
+    /// `CUDA_ERROR_INVALID_VALUE` if the handle is not that of a node.
     pub fn graph_of(&self, node: NodeId) -> Result<SharedGraph<W>> {
         get(&self.nodes, node)
     }
@@ -129,12 +132,12 @@ impl<W: Work> Registry<W> {
     /// Returns a node's work.
     ///
     /// # Errors
-    /// As [`Self::graph_of`].
+    /// The same errors as [`Self::graph_of`].
     pub fn work_of(&self, node: NodeId) -> Result<W> {
         Ok(lock(&self.graph_of(node)?).node(node)?.work.clone())
     }
 
-    /// The handle of a graph, made now if it has none.
+    /// Returns the handle of a graph, and creates the handle if the graph has none.
     pub fn handle_of(&self, graph: &SharedGraph<W>) -> usize {
         let mut graphs = self.graphs.write().unwrap_or_else(PoisonError::into_inner);
         let known = graphs.iter().find(|(_, other)| Arc::ptr_eq(other, graph)).map(|(&handle, _)| handle);
@@ -145,10 +148,10 @@ impl<W: Work> Registry<W> {
         })
     }
 
-    /// Forgets a graph with its nodes and children.
+    /// Destroys a graph: removes its handle and those of its nodes and child graphs.
     ///
     /// # Errors
-    /// As [`Self::graph`], also for a graph that is a node's (no code is documented).
+    /// The same errors as [`Self::graph`], also if a node owns the graph (CUDA documents no code for this).
     pub fn destroy(&self, handle: usize) -> Result<()> {
         let mut graphs = self.graphs.write().unwrap_or_else(PoisonError::into_inner);
         let own = |graph: &&SharedGraph<W>| lock(graph).owner == Owner::Program;
@@ -159,7 +162,7 @@ impl<W: Work> Registry<W> {
         Ok(())
     }
 
-    /// Forgets the handles of a graph's nodes and of its children.
+    /// Removes the handles of a graph's nodes and of its child graphs.
     pub fn forget_nodes(&self, graph: &SharedGraph<W>) {
         for (id, node) in lock(graph).nodes() {
             self.nodes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
@@ -171,10 +174,10 @@ impl<W: Work> Registry<W> {
         self.nodes.write().unwrap_or_else(PoisonError::into_inner).insert(node, graph);
     }
 
-    /// Adds a node to a graph. A graph of the program in it is the node's from now on.
+    /// Adds a node to a graph. If the work contains a graph of the program, the node owns that graph from now on.
     ///
     /// # Errors
-    /// As [`Graph::add`]; `CUDA_ERROR_INVALID_VALUE` for a graph that would come to lie within itself.
+    /// The same errors as [`Graph::add`], and `CUDA_ERROR_INVALID_VALUE` if a graph would contain itself.
     pub fn add(&self, graph: &SharedGraph<W>, work: W, after: &[Dependency]) -> Result<NodeId> {
         let id = (self.mint)();
         self.give(graph, &work.clone(), || lock(graph).add(id, work, after))?;
@@ -185,7 +188,7 @@ impl<W: Work> Registry<W> {
     /// Removes a node from its graph.
     ///
     /// # Errors
-    /// As [`Self::graph_of`].
+    /// The same errors as [`Self::graph_of`].
     pub fn remove(&self, node: NodeId) -> Result<()> {
         let removed = lock(&self.graph_of(node)?).remove(node)?;
         self.nodes.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
@@ -193,7 +196,7 @@ impl<W: Work> Registry<W> {
         Ok(())
     }
 
-    /// A copy of a graph, with copies of its children.
+    /// Returns a copy of a graph, with copies of its child graphs.
     pub fn copy(&self, graph: &Graph<W>) -> SharedGraph<W> {
         let copy = |work: &W| match work.child() {
             Some(child) => work.with_child(self.embed(&lock(child))),

@@ -1,4 +1,4 @@
-//! The result of a call: what it gives, or a code of the driver API.
+//! The result type of calls: a value, or an error code of the driver API.
 
-/// The error is the code that the program sees.
+/// A result whose error is the code that the program receives.
 pub type Result<T> = std::result::Result<T, driverapi::types::CUresult>;

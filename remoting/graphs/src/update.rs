@@ -1,4 +1,4 @@
-//! `cuGraphExecUpdate`: an executable takes over the work of a similar graph's nodes.
+//! `cuGraphExecUpdate`: replaces the work of an executable graph by the work of a similar graph.
 
 use crate::{Graph, NodeId, Work, lock};
 use driverapi::constants::{
@@ -9,19 +9,19 @@ use driverapi::types::CUgraphExecUpdateResultInfo;
 use std::collections::BTreeMap;
 use std::ptr::without_provenance_mut;
 
-/// Why a graph does not fit an executable, as `CUgraphExecUpdateResultInfo` tells it.
+/// The reason why a graph cannot update an executable graph, with the fields of `CUgraphExecUpdateResultInfo`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Misfit {
     /// A `CUgraphExecUpdateResult`.
     pub result: u32,
-    /// The graph's node that does not fit.
+    /// The node of the graph that does not match.
     pub node: Option<NodeId>,
-    /// The node from which an edge to it does not fit.
+    /// The source node of an edge that does not match.
     pub from: Option<NodeId>,
 }
 
 impl Misfit {
-    /// The answer to the program: the misfit, or that the graph fits.
+    /// Returns the structure for the program: the mismatch, or success if there is none.
     pub fn told(misfit: Option<Self>) -> CUgraphExecUpdateResultInfo {
         let handle = |node: Option<NodeId>| without_provenance_mut(node.unwrap_or(0));
         CUgraphExecUpdateResultInfo {
@@ -32,12 +32,12 @@ impl Misfit {
     }
 }
 
-/// Gives an executable the work of a graph, whose nodes are paired with its own in the order in which they were made.
-/// `may_become` says for two works of a kind whether one may replace the other, or the result if not. Nothing is
-/// changed if anything does not fit.
+/// Replaces the work in an executable graph by the work of `graph`. The nodes of both are paired in the order of their
+/// creation. For two works of one kind, `may_become` returns `Ok` if the second may replace the first, and otherwise
+/// the result for the program. If one node does not match, nothing is changed.
 ///
 /// # Errors
-/// The first node that does not fit.
+/// The first node that does not match.
 pub fn update<W: Work>(
     executable: &mut Graph<W>,
     graph: &Graph<W>,

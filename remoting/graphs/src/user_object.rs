@@ -1,4 +1,5 @@
-//! User objects: what graphs keep alive for the program, with a function that it wants called at the end.
+//! User objects: objects of the program that graphs keep alive. When the last reference is released, a destructor of
+//! the program is called.
 
 use crate::Result;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
@@ -8,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) type Destructor = Box<dyn FnOnce() + Send>;
 
 pub struct UserObject {
-    /// References of the program and of graphs; 0 when the destructor was called.
+    /// The number of references of the program and of graphs, and the destructor. The number is 0 after the destructor
+    /// was called.
     references: Mutex<(u32, Option<Destructor>)>,
 }
 
-/// A graph's references to an object.
+/// The references of one graph to one object.
 pub(crate) struct Held {
     pub(crate) object: Arc<UserObject>,
     pub(crate) count: u32,
@@ -37,7 +39,7 @@ impl UserObject {
         Ok(())
     }
 
-    /// Gives references back. With the last one the destructor is called.
+    /// Releases `count` references. The destructor is called with the last reference.
     pub(crate) fn release(&self, count: u32) -> Result<()> {
         let mut state = self.state();
         state.0 = state.0.checked_sub(count).filter(|_| count > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -51,9 +53,9 @@ impl UserObject {
 }
 
 impl Clone for Held {
-    /// A copied graph has references of its own.
+    /// Returns as many new references to the same object, for a copy of the graph.
     fn clone(&self) -> Self {
-        // It fails at 2^32 references, and then the object outlives the copy.
+        // This fails only at 2^32 references. Then the copy has no references, and the object outlives the copy.
         let count = if self.object.retain(self.count).is_ok() { self.count } else { 0 };
         Held { object: Arc::clone(&self.object), count }
     }
@@ -61,7 +63,8 @@ impl Clone for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // There are as many as the graph took; 0 is refused, and nothing is to be done then.
+        // The object has at least as many references as the graph took. A count of 0 is refused, and then there is
+        // nothing to release.
         let _ = self.object.release(self.count);
     }
 }
@@ -81,7 +84,7 @@ impl UserObjects {
         self.table().get(&handle).cloned().ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Forgets the handles of objects that are no more.
+    /// Removes the handles of objects that were destroyed.
     pub(crate) fn sweep(&self) {
         self.table().retain(|_, object| object.state().0 > 0);
     }

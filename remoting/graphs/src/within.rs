@@ -1,32 +1,36 @@
-//! Graphs inside graphs: those of child graph nodes and of conditional nodes, and their owners.
+//! Graphs inside graphs: the graphs of child graph nodes and of conditional nodes, and the owners of such graphs.
 
 use crate::{Graph, Node, NodeId, Owner, Registry, Result, SharedGraph, Work, lock};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
 use std::sync::{Arc, PoisonError};
 
-/// The graphs that a node consists of or chooses from.
+/// Returns the graphs that belong to a node: its child graph, or the bodies of a conditional node.
 fn inside<W: Work>(work: &W) -> impl Iterator<Item = &SharedGraph<W>> {
     work.child().into_iter().chain(work.bodies())
 }
 
-/// Whether a graph is another one or somewhere within it.
+/// Whether `inner` is `outer`, or is inside `outer` at any depth.
 fn is_within<W: Work>(inner: &SharedGraph<W>, outer: &SharedGraph<W>) -> bool {
     let deeper = |node: &Node<W>| inside(&node.work).any(|graph| is_within(inner, graph));
     Arc::ptr_eq(inner, outer) || lock(outer).nodes().any(|(_, node)| deeper(node))
 }
 
 impl<W: Work> Graph<W> {
+    /// Checks that the program has not moved this graph into a node.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a graph that the program has given to a node: it is neither instantiated nor taken as
-    /// an update nor added once more (no code is documented).
+    /// `CUDA_ERROR_INVALID_VALUE` if the program has moved the graph into a node. Such a graph cannot be instantiated,
+    /// used for an update or added again (CUDA documents no code for this).
     pub fn check_not_moved(&self) -> Result<()> {
         if self.owner == Owner::Moved { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
+    /// Checks that a node with this work may be added to the graph, with regard to memory nodes.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_NOT_SUPPORTED` for memory nodes in a graph that is a child graph node's. Graphs of a conditional
-    /// node may contain them, but are never instantiated with them ([`crate::check_bodies`]): Warp looks for them
-    /// there.
+    /// `CUDA_ERROR_NOT_SUPPORTED` for a memory node in the graph of a child graph node. The body graphs of a
+    /// conditional node may contain memory nodes, because Warp looks for memory nodes there. But a graph with such a
+    /// body cannot be instantiated ([`crate::check_bodies`]).
     pub(crate) fn check_memory(&self, work: &W) -> Result<()> {
         let refused = matches!(self.owner, Owner::Node | Owner::Moved) && work.memory().is_some();
         if refused { Err(CUDA_ERROR_NOT_SUPPORTED) } else { Ok(()) }
@@ -37,10 +41,10 @@ impl<W: Work> Graph<W> {
         self.clone_of(original).is_ok() || self.nodes().any(|(_, node)| within(node))
     }
 
-    /// Shows or changes the node that was cloned from `original`, in this graph or in one within it.
+    /// Calls `act` with the node that was cloned from `original`, in this graph or in a graph inside it.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if there is none, and those of `act`.
+    /// `CUDA_ERROR_INVALID_VALUE` if there is no such node, and the errors of `act`.
     pub fn with_clone<T>(&mut self, original: NodeId, act: impl FnOnce(&mut Node<W>) -> Result<T>) -> Result<T> {
         if let Ok(copy) = self.clone_of(original) {
             return act(self.node_mut(copy)?);
@@ -52,24 +56,25 @@ impl<W: Work> Graph<W> {
 }
 
 impl<W: Work> Registry<W> {
-    /// A copy of a graph for a node.
+    /// Returns a copy of a graph, for a node to own.
     pub fn embed(&self, graph: &Graph<W>) -> SharedGraph<W> {
         let copy = self.copy(graph);
         lock(&copy).owner = Owner::Node;
         copy
     }
 
-    /// A graph of the program, to be given to a node.
+    /// Returns a graph of the program that may be moved into a node.
     ///
     /// # Errors
-    /// As [`Self::graph`], also for a graph that is a node's already.
+    /// The same errors as [`Self::graph`], also if a node already owns the graph.
     pub fn to_move(&self, handle: usize) -> Result<SharedGraph<W>> {
         let graph = self.graph(handle)?;
         let owner = lock(&graph).owner;
         if owner == Owner::Program { Ok(graph) } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
-    /// Gives `graph` the graph of the program that `work` consists of, if it does.
+    /// Calls `act`, which adds `work` to `graph`. If `work` contains a graph of the program, that graph then belongs to
+    /// its node. Fails with `CUDA_ERROR_INVALID_VALUE`, without calling `act`, if a graph would contain itself.
     pub(crate) fn give<T>(&self, graph: &SharedGraph<W>, work: &W, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let moved = work.child().filter(|child| lock(child).owner == Owner::Program).cloned();
         if moved.as_ref().is_some_and(|child| is_within(graph, child)) {
@@ -82,10 +87,10 @@ impl<W: Work> Registry<W> {
         Ok(done)
     }
 
-    /// Changes the work of a node of the program's graph, within the same kind.
+    /// Replaces the work of a node in a graph of the program. The kind of the work must stay the same.
     ///
     /// # Errors
-    /// As [`Graph::set_work`] and [`Self::graph_of`].
+    /// The same errors as [`Graph::set_work`] and [`Self::graph_of`].
     pub fn set_work(&self, node: NodeId, work: W) -> Result<()> {
         let graph = self.graph_of(node)?;
         let old = self.give(&graph, &work.clone(), || lock(&graph).set_work(node, work))?;
@@ -93,7 +98,7 @@ impl<W: Work> Registry<W> {
         Ok(())
     }
 
-    /// Forgets the graphs inside a removed node.
+    /// Removes the handles of the graphs inside a removed node.
     pub(crate) fn forget_inside(&self, work: &W) {
         for graph in inside(work) {
             let mut graphs = self.graphs.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The work of nodes, and what graphs check and tell of it.
+//! The work of nodes, as far as graphs need to know it, and the checks that depend on the work.
 
 use crate::graph::check;
 use crate::{Dependency, Graph, Memory, MemoryUse, Node, NodeId, Result, SharedGraph, lock};
@@ -6,27 +6,27 @@ use driverapi::constants::CU_GRAPH_NODE_TYPE_KERNEL;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The work of a node.
+/// The work of a node. The client and the software GPU each implement this trait.
 pub trait Work: Clone {
-    /// A `CUgraphNodeType`.
+    /// Returns the kind, a `CUgraphNodeType`.
     fn kind(&self) -> u32;
 
-    /// The memory that the node allocates or frees, if it does.
+    /// Returns the memory that the node allocates or frees, or `None` if it does neither.
     fn memory(&self) -> Option<(MemoryUse, &Arc<Memory>)>;
 
-    /// The graph that the node is, if it is one.
+    /// Returns the child graph, or `None` if the node is not a child graph node.
     fn child(&self) -> Option<&SharedGraph<Self>>;
 
-    /// The same node for a copy of its graph.
+    /// Returns the same work with another child graph, for a copy of the graph.
     #[must_use]
     fn with_child(&self, child: SharedGraph<Self>) -> Self;
 
-    /// The graphs that a conditional node chooses from.
+    /// Returns the body graphs of a conditional node.
     fn bodies(&self) -> &[SharedGraph<Self>] {
         &[]
     }
 
-    /// The same node for a copy of its graph.
+    /// Returns the same work with other body graphs, for a copy of the graph.
     #[must_use]
     fn with_bodies(&self, _: Vec<SharedGraph<Self>>) -> Self {
         self.clone()
@@ -38,7 +38,7 @@ pub(crate) fn is_kernel(kind: u32) -> bool {
 }
 
 impl<W: Work> Node<W> {
-    /// Changes its work, within the same kind. Returns the old work.
+    /// Replaces the work of the node. Returns the old work. The kind of the work must stay the same.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` for work of another kind.
@@ -49,11 +49,11 @@ impl<W: Work> Node<W> {
 }
 
 impl<W: Work> Graph<W> {
-    /// Adds a node that waits for others of this graph.
+    /// Adds a node that depends on other nodes of this graph.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a dependency that is given twice or not of this graph, or an edge that the
-    /// nodes cannot have; `CUDA_ERROR_NOT_SUPPORTED` for memory nodes in a graph that is a child graph node's.
+    /// `CUDA_ERROR_INVALID_VALUE` if a dependency is given twice or is not in this graph, or if the nodes cannot have
+    /// the edge. `CUDA_ERROR_NOT_SUPPORTED` for a memory node in the graph of a child graph node.
     pub fn add(&mut self, id: NodeId, work: W, after: &[Dependency]) -> Result<()> {
         let distinct: BTreeSet<_> = after.iter().collect();
         check(distinct.len() == after.len())?;
@@ -63,11 +63,11 @@ impl<W: Work> Graph<W> {
         Ok(())
     }
 
-    /// Adds edges. None is added if one is refused.
+    /// Adds edges. If one edge is refused, no edge is added.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for an edge that exists, that is given twice, whose ends are one node or not both of
-    /// this graph, or that they cannot have.
+    /// `CUDA_ERROR_INVALID_VALUE` for an edge that exists, that is given twice, that connects a node with itself, whose
+    /// nodes are not both in this graph, or that the nodes cannot have.
     pub fn connect(&mut self, edges: &[(Dependency, NodeId)]) -> Result<()> {
         let distinct: BTreeSet<_> = edges.iter().collect();
         check(distinct.len() == edges.len())?;
@@ -82,8 +82,10 @@ impl<W: Work> Graph<W> {
         Ok(())
     }
 
+    /// Checks that the dependencies are nodes of this graph that may have these edges.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a node that is not of this graph, or an edge that no node can have from it.
+    /// `CUDA_ERROR_INVALID_VALUE` if a node is not in this graph, or cannot be the source of the edge.
     pub(crate) fn check_sources(&self, dependencies: &[Dependency]) -> Result<()> {
         dependencies.iter().try_for_each(|each| self.check_edge(*each, CU_GRAPH_NODE_TYPE_KERNEL))
     }
@@ -92,15 +94,15 @@ impl<W: Work> Graph<W> {
         check(from.edge.suits(is_kernel(self.node(from.on)?.work.kind()), is_kernel(to_kind)))
     }
 
-    /// Changes a node's work, within the same kind. Returns the old work.
+    /// Replaces a node's work. Returns the old work. The kind of the work must stay the same.
     ///
     /// # Errors
-    /// As [`Node::set_work`] and [`Self::node`].
+    /// The same errors as [`Node::set_work`] and [`Self::node`].
     pub fn set_work(&mut self, id: NodeId, work: W) -> Result<W> {
         self.node_mut(id)?.set_work(work)
     }
 
-    /// Whether the graph or one within it allocates or frees memory.
+    /// Whether the graph, or a graph inside it, allocates or frees memory.
     pub fn uses_memory(&self) -> bool {
         self.nodes.values().any(|node| match node.work.child() {
             Some(child) => lock(child).uses_memory(),
@@ -108,13 +110,13 @@ impl<W: Work> Graph<W> {
         })
     }
 
-    /// Whether the graph or one within it has a conditional node.
+    /// Whether the graph, or a graph inside it, has a conditional node.
     pub fn has_conditions(&self) -> bool {
         let within = |node: &Node<W>| node.work.child().is_some_and(|child| lock(child).has_conditions());
         self.nodes.values().any(|node| !node.work.bodies().is_empty() || within(node))
     }
 
-    /// Whether user objects live as long as the graph or one within it.
+    /// Whether the graph, or a graph inside it, has references to user objects.
     pub fn holds_objects(&self) -> bool {
         let child_holds = |node: &Node<W>| {
             node.work.child().into_iter().chain(node.work.bodies()).any(|within| lock(within).holds_objects())
@@ -123,7 +125,7 @@ impl<W: Work> Graph<W> {
     }
 }
 
-/// Nodes of tests: those whose names begin with "copy" are no kernels.
+/// The work of nodes in tests. A name that begins with "copy" is not a kernel.
 #[cfg(test)]
 impl Work for &'static str {
     fn kind(&self) -> u32 {

@@ -86,7 +86,10 @@ class Ask:
 
 
 def parse_fraction(text: str) -> Ask:
-    """Reads "0.25" (a quarter of one GPU), "1", or "2" (two whole GPUs). Raises QuantityError for other text."""
+    """Parses a number of GPUs: a fraction of up to three decimals, such as "0.25", or a whole number up to 1024.
+
+    Raises QuantityError for other text.
+    """
     try:
         value = Decimal(text.strip())
     except InvalidOperation:

@@ -70,7 +70,7 @@ def kept(descriptor: int) -> int:
 
 
 def taken(descriptor: int) -> int:
-    """Takes over a descriptor that stayed open, and lets no other process inherit it."""
+    """Returns a descriptor that `kept` kept open, and makes it close-on-exec again."""
     os.set_inheritable(descriptor, False)
     return descriptor
 

@@ -450,7 +450,10 @@ async def _progress(events: AsyncIterator[Waiting | int]) -> AsyncIterator[pb.Pr
 
 
 def _neighbours(session: Session) -> list[pb.Neighbour]:
-    """Returns sessions of the same lease and pod whose clients, as they report, see this session's client process."""
+    """Returns the other sessions of this lease and pod whose clients can check whether this session's client is alive.
+
+    Those clients report the same PID namespace as this client. Sessions that are ending are left out.
+    """
     return [
         pb.Neighbour(session_id=other.session_id, pid=other.client.pid, process=other.client.name)
         for other in session.lease.sessions.values()

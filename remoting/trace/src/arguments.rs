@@ -1,6 +1,8 @@
-//! One call's arguments and answers as values, and values back into the program's memory.
+//! Converts the arguments and results of one call into values for a record, and recorded values back into the program's
+//! memory.
 //!
-//! All pointers are the program's or the driver's; the table describes the memory behind them, as CUDA requires it.
+//! All pointers belong to the program or to the driver. The table describes the memory that they point to, as CUDA
+//! requires it.
 
 use crate::copies::Copy;
 use crate::memory::{self, Area};
@@ -11,14 +13,14 @@ use crate::value::{Fields, Value, from_hex, to_hex};
 use driverapi::image;
 use std::ffi::c_void;
 
-/// How many bytes each kernel parameter of a function has, if that can be known.
+/// Returns the sizes in bytes of a function's kernel parameters, or `None` if they are not known.
 pub type Layout<'a> = &'a dyn Fn(u64) -> Option<Vec<usize>>;
 
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     pub function: &'static Function,
     pub arguments: &'a Arguments,
-    /// Whether bulk output is described with its contents.
+    /// Whether the description of an output buffer contains its bytes, and not only its length and hash.
     pub contents: bool,
 }
 
@@ -34,7 +36,7 @@ impl Call<'_> {
         self.arguments.words[place]
     }
 
-    /// The argument of that name.
+    /// Returns the argument with this name, or `None` if the function has no such parameter.
     pub fn named(&self, name: &str) -> Option<u64> {
         let described = self.function.parameters.unwrap_or_default();
         described.iter().position(|parameter| parameter.name == name).map(|place| self.word(place))
@@ -48,13 +50,13 @@ impl Call<'_> {
         product.fold(1, u64::saturating_mul)
     }
 
-    /// A whole number: an input, or an output.
+    /// Returns the value of an integer parameter, which may be an input or an output.
     fn number(&self, place: usize) -> u64 {
         let described = &self.function.parameters.unwrap_or_default()[place];
         let Type::Integer(size, signed) = described.of else { return 0 };
         let word = match described.direction {
             Direction::In => self.word(place),
-            // SAFETY: the driver has written it.
+            // SAFETY: the driver has written the output there.
             Direction::Out => unsafe { memory::word(self.word(place), size) }.unwrap_or(0),
         };
         Value::integer(word, size, signed).word().filter(|word| (*word as i64) >= 0).unwrap_or(0)
@@ -69,7 +71,7 @@ impl Call<'_> {
 
     fn input(&self, place: usize, of: &Type, names: &mut Names, layout: Layout) -> Value {
         let word = self.word(place);
-        // SAFETY: the program's pointers, as the table says.
+        // SAFETY: the program passed these pointers, and the table states what they point to.
         unsafe {
             match *of {
                 Type::Integer(size, signed) => Value::integer(word, size, signed),
@@ -82,7 +84,7 @@ impl Call<'_> {
                 Type::File => describe_file(&memory::text(word).unwrap_or_default()),
                 Type::Bytes(length) => Area::line(word, self.length(length)).describe(false),
                 Type::Data(length) | Type::From(length) => match (names.address(word), names.allocation_at(word)) {
-                    // Page-locked memory that a stream reads later may not be filled yet.
+                    // The program may still fill page-locked memory that a stream reads later.
                     (at, Some(found)) if !found.hosts || self.function.is_asynchronous() => at,
                     (at, _) => Value::Map(vec![
                         ("at".into(), at),
@@ -109,7 +111,7 @@ impl Call<'_> {
         }
     }
 
-    /// The type of an attribute's value, by the requested attribute.
+    /// Returns the type of an attribute's value. It depends on the attribute that the call requests.
     fn variable(&self, of: &Type) -> Option<Type> {
         match *of {
             Type::PointerAttribute(place) => signature::pointer_attribute(self.number(place)),
@@ -119,7 +121,7 @@ impl Call<'_> {
         }
     }
 
-    /// The driver's outputs, after a call that worked; new handles and allocations get their names.
+    /// Returns the driver's outputs after a call that succeeded. New handles and allocations get their names.
     pub fn outputs(&self, names: &mut Names) -> Fields {
         let mut outputs = Fields::new();
         for (place, described) in self.parameters(Direction::Out).filter(|(place, _)| self.word(*place) != 0) {
@@ -140,7 +142,7 @@ impl Call<'_> {
 
     fn output(&self, place: usize, of: &Type, names: &mut Names) -> Option<Value> {
         let at = self.word(place);
-        // SAFETY: the driver has written there.
+        // SAFETY: the driver has written the output there.
         unsafe {
             Some(match *of {
                 Type::Memory(length) => names.allocate(memory::word(at, 8)?, self.length(length), false),
@@ -172,13 +174,14 @@ impl Call<'_> {
                 }
                 Type::Structure(..) => get(of, at, names),
                 Type::Table => Value::text(if memory::word(at, 8)? == 0 { "none" } else { "table" }),
-                // The code that replaces an entry by ours names it; the code that waits for data names the data.
+                // Other code records these outputs: the recorder the entries that it replaces, and `Arrivals` the data
+                // that arrive later.
                 _ => return None,
             })
         }
     }
 
-    /// The program's memory that this call has written, or will have.
+    /// Returns the host memory that this call has written or will write later, and the name of its parameter.
     pub fn host_target(&self, names: &Names) -> Option<(&'static str, Area)> {
         let described = self.function.parameters.unwrap_or_default();
         described.iter().enumerate().find_map(|(place, parameter)| {
@@ -187,7 +190,7 @@ impl Call<'_> {
             let area = match parameter.of {
                 Type::Data(length) if parameter.direction == Direction::Out => Area::line(word, self.length(length)),
                 Type::To(length) if !device() => Area::line(word, self.length(length)),
-                // SAFETY: the program's structure.
+                // SAFETY: the program passed this structure.
                 Type::Copy2d => unsafe { Copy::read(word, false) }?.target(names)?,
                 // SAFETY: as above.
                 Type::Copy3d => unsafe { Copy::read(word, true) }?.target(names)?,
@@ -197,7 +200,7 @@ impl Call<'_> {
         })
     }
 
-    /// Page-locked memory that this call lets a kernel or the driver write, by the numbers of the allocations.
+    /// Returns the page-locked allocations that a kernel or the driver may write because of this call.
     pub fn may_write(&self, inputs: &Value, names: &Names) -> Vec<Allocation> {
         let fields: &[&str] = match self.function.base() {
             base if base.starts_with("cuLaunch") => &["parameters", "extra"],
@@ -213,17 +216,17 @@ impl Call<'_> {
         found
     }
 
-    /// The allocation that goes if the call works.
+    /// Returns the address of the allocation that this call frees if it succeeds.
     pub fn freed(&self) -> Option<u64> {
         self.parameters(Direction::In).find(|(_, p)| matches!(p.of, Type::Freed)).map(|(place, _)| self.word(place))
     }
 
-    /// Answers a replayed call as recorded, with the objects that names mean in this process.
+    /// Writes the recorded outputs to the program's memory, with this process's objects in place of the recorded names.
     ///
     /// # Errors
-    /// For data that the recording does not contain.
+    /// A message, if the recording does not contain an output in a usable form.
     pub fn restore(&self, recorded: &Value, world: &mut dyn World) -> Result<(), String> {
-        // Sizes first: an allocation's size may be another answer of the same call.
+        // Handle allocations last, because the size of an allocation may be another output of the same call.
         let (allocating, plain): (Vec<_>, Vec<_>) =
             self.parameters(Direction::Out).partition(|(_, p)| matches!(p.of, Type::Memory(_) | Type::PageLocked(_)));
         for (place, described) in plain.into_iter().chain(allocating).filter(|(place, _)| self.word(*place) != 0) {
@@ -242,7 +245,7 @@ impl Call<'_> {
 
     fn answer(&self, place: usize, of: &Type, value: &Value, world: &mut dyn World) -> Option<()> {
         let at = self.word(place);
-        // SAFETY: where the program asked for the answer.
+        // SAFETY: the program passed this address for the output.
         unsafe {
             match *of {
                 Type::Memory(length) => {
@@ -291,18 +294,18 @@ impl Call<'_> {
     }
 }
 
-/// A replay's substitutes for the driver's objects.
+/// The objects that a replay uses in place of the driver's objects.
 pub trait World {
     fn handle(&mut self, kind: &'static str, name: &Value) -> Option<u64>;
     fn address(&mut self, name: &Value) -> Option<u64>;
     fn allocation(&mut self, name: &Value, bytes: u64, usable: bool) -> Option<u64>;
     fn adopt(&mut self, name: &Value, address: u64, bytes: u64);
     fn table(&mut self, uuid: u64) -> Option<u64>;
-    /// The address of our stub for a recorded symbol, null for none.
+    /// Returns the address of this library's stub for a recorded symbol, or 0 if there is none.
     fn entry(&self, symbol: &Value) -> u64;
 }
 
-/// Memory that stays until the process ends, like a driver's.
+/// Returns the address of a copy of `bytes` that stays valid until the process ends, like memory of a driver.
 fn kept(bytes: Vec<u8>) -> u64 {
     bytes.leak().as_ptr() as usize as u64
 }
@@ -315,10 +318,12 @@ fn size_of_type(of: &Type) -> usize {
     }
 }
 
+/// Reads a value of type `of` at the address `at`.
+///
 /// # Safety
-/// Such a value lies there.
+/// `at` must be null or the address of a value of this type.
 unsafe fn get(of: &Type, at: u64, names: &mut Names) -> Value {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     let Some(word) = (unsafe { memory::word(at, size_of_type(of).min(8)) }) else { return Value::Null };
     match *of {
         Type::Integer(size, signed) => Value::integer(word, size, signed),
@@ -326,7 +331,7 @@ unsafe fn get(of: &Type, at: u64, names: &mut Names) -> Value {
         Type::Handle(kind) => names.handle(kind, word),
         Type::NewHandle(kind) => names.new_handle(kind, word),
         Type::Structure(_, fields) => {
-            // SAFETY: a field of what lies there.
+            // SAFETY: a field of the structure at `at`.
             let get = |(offset, name, of): &(usize, &str, Type)| {
                 ((*name).into(), unsafe { get(of, at + *offset as u64, names) })
             };
@@ -336,8 +341,10 @@ unsafe fn get(of: &Type, at: u64, names: &mut Names) -> Value {
     }
 }
 
+/// Writes a recorded value of type `of` to the address `at`. Returns `None` if the value does not fit the type.
+///
 /// # Safety
-/// Such a value may be written there.
+/// `at` must be null or an address to which a value of this type may be written.
 unsafe fn put(of: &Type, at: u64, value: &Value, world: &mut dyn World) -> Option<()> {
     let word = match *of {
         Type::Integer(..) => value.word()?,
@@ -349,14 +356,14 @@ unsafe fn put(of: &Type, at: u64, value: &Value, world: &mut dyn World) -> Optio
         Type::Address => world.address(value)?,
         Type::Structure(_, fields) => {
             let mut fields = fields.iter();
-            // SAFETY: a field of what is written.
+            // SAFETY: a field of the structure at `at`.
             return fields
                 .try_for_each(|(offset, name, of)| unsafe { put(of, at + *offset as u64, value.field(name)?, world) });
         }
-        // Left unchanged.
+        // A value of any other type is left unchanged.
         _ => return Some(()),
     };
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     unsafe { memory::write(at, &word.to_le_bytes()[..size_of_type(of)]) };
     Some(())
 }
@@ -366,26 +373,30 @@ fn describe_file(path: &str) -> Value {
     bytes.map_or(Value::text("missing"), |it| Area::line(it.as_ptr() as u64, it.len() as u64).describe(false))
 }
 
+/// Returns a description of the images at an address.
+///
 /// # Safety
-/// An image, or a wrapper of images.
+/// `at` must be the address of an image or of a wrapper of images.
 unsafe fn describe_image(at: u64) -> Value {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     let Ok(images) = (unsafe { image::images(at as usize as *const c_void) }) else { return Value::text("unknown") };
     Value::List(
         images.iter().map(|bytes| Area::line(bytes.as_ptr() as u64, bytes.len() as u64).describe(false)).collect(),
     )
 }
 
+/// Returns a description of a launch configuration.
+///
 /// # Safety
-/// A CUlaunchConfig.
+/// `at` must be null or the address of a `CUlaunchConfig`.
 unsafe fn describe_launch(at: u64, names: &mut Names) -> Value {
     use driverapi::types::{CUlaunchAttribute, CUlaunchConfig};
-    // SAFETY: as promised, and its list of attributes.
+    // SAFETY: the caller guarantees it, also for the list of attributes.
     let Some(config) = (unsafe { memory::value::<CUlaunchConfig>(at) }) else { return Value::Null };
     let list = |words: [u32; 3]| Value::List(words.map(|word| Value::Unsigned(word.into())).into());
     let place = |index: u32| config.attrs as u64 + u64::from(index) * size_of::<CUlaunchAttribute>() as u64;
     let attributes = (0..if config.attrs.is_null() { 0 } else { config.numAttrs }).map(|index| {
-        // SAFETY: as promised; the value comes after number and padding.
+        // SAFETY: the caller guarantees it. The value comes after the number and the padding.
         let id = unsafe { memory::word(place(index), 4) }.unwrap_or(0);
         // SAFETY: as above.
         let of = signature::launch_attribute(id);
@@ -402,37 +413,42 @@ unsafe fn describe_launch(at: u64, names: &mut Names) -> Value {
     ])
 }
 
+/// Returns a description of a launch's parameters, or "unknown" if their sizes are not known.
+///
 /// # Safety
-/// An array of pointers to the kernel's parameters.
+/// `at` must be the address of an array of pointers to the kernel's parameters.
 unsafe fn describe_parameters(at: u64, sizes: Option<Vec<usize>>, names: &Names) -> Value {
     let Some(sizes) = sizes else { return Value::text("unknown") };
     let values = (0..).zip(sizes).map(|(index, size)| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it (see "# Safety").
         let bytes = unsafe { memory::slice(memory::word(at + 8 * index, 8).unwrap_or(0), size) };
         describe_bytes(bytes, names)
     });
     Value::List(values.collect())
 }
 
+/// Returns a description of a launch's `extra` argument.
+///
 /// # Safety
-/// A list of tags and values that ends with a zero.
+/// `at` must be the address of a list of tags and values that ends with a zero.
 unsafe fn describe_extra(at: u64, names: &Names) -> Value {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     let entry = |index: u64| unsafe { memory::word(at + 8 * index, 8) }.unwrap_or(0);
     let (mut buffer, mut size) = (0, 0);
     for index in (0..8).step_by(2) {
         match entry(index) {
             1 => buffer = entry(index + 1),
-            // SAFETY: a pointer to the size.
+            // SAFETY: the value of this tag is a pointer to the size.
             2 => size = unsafe { memory::word(entry(index + 1), 8) }.unwrap_or(0),
             _ => break,
         }
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     describe_bytes(unsafe { memory::slice(buffer, size as usize) }, names)
 }
 
-/// Hex digits, but addresses by their names: one text where all is of one sort, else a list.
+/// Returns the bytes as hexadecimal digits, with the names of allocations in place of addresses. The result is one text
+/// if it contains only digits or only one name, and a list otherwise.
 fn describe_bytes(bytes: &[u8], names: &Names) -> Value {
     let mut parts: Vec<Value> = Vec::new();
     let mut plain = String::new();
@@ -451,7 +467,7 @@ fn describe_bytes(bytes: &[u8], names: &Names) -> Value {
     if parts.len() == 1 { parts.remove(0) } else { Value::List(parts) }
 }
 
-/// All names of addresses in a value.
+/// Collects all names of addresses in a value.
 fn addresses<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
     match value {
         Value::Text(text) if text.starts_with("memory#") => found.push(text),
@@ -460,7 +476,7 @@ fn addresses<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
     }
 }
 
-/// The number of bytes of a parameter with this description.
+/// Returns the number of bytes of a parameter that has this description.
 pub fn described_size(value: &Value) -> usize {
     match value {
         Value::Text(text) if text.starts_with("memory#") => 8,

@@ -1,27 +1,27 @@
-//! When streams' writes to the program's memory have arrived, as far as the program's own calls tell: a small model of
-//! CUDA's order. It never reports a write before it has arrived.
+//! A small model of CUDA's order. It determines from the program's calls which asynchronous writes to host memory are
+//! complete. It never reports a write before the write is complete.
 
 use crate::arguments::Call;
 use crate::memory::{Area, value, word};
 use driverapi::types::CUlaunchConfig;
 use std::collections::{HashMap, HashSet};
 
-/// A stream; the null stream of a thread of its own has the thread's number.
+/// A stream: its handle, and for the null stream of a thread (per-thread default stream) the number of the thread.
 pub type Stream = (u64, u64);
 pub const LEGACY: Stream = (0, 0);
-/// The stream's flag by which the null stream does not wait for it.
+/// The flag `CU_STREAM_NON_BLOCKING`: the null stream does not wait for this stream.
 const NON_BLOCKING: u64 = 1;
-/// The moment of each stream up to which everything is known to be done.
+/// For each stream, the moment up to which all of its work is known to be complete.
 type Moments = HashMap<Stream, u64>;
 
 #[derive(Clone)]
 pub struct Arrival {
-    /// The number of the record whose call writes it.
+    /// The number of the record whose call makes the write.
     pub record: usize,
     pub name: String,
     pub area: Area,
     pub context: u64,
-    /// Another write that has arrived as well covers it.
+    /// Whether another completed write covers the same memory.
     pub covered: bool,
     stream: Stream,
     moment: u64,
@@ -31,7 +31,7 @@ pub struct Arrival {
 pub struct Arrivals {
     now: u64,
     expected: Vec<Arrival>,
-    /// The work that each stream has waited for.
+    /// For each stream, the work that it has waited for.
     streams: HashMap<Stream, Moments>,
     events: HashMap<u64, Moments>,
     apart: HashSet<u64>,
@@ -44,17 +44,17 @@ impl Arrivals {
         self.expected.push(Arrival { record, name, area, context, stream, moment, covered: false });
     }
 
-    /// Forgets memory that was freed.
+    /// Removes the expected writes to memory that was freed.
     pub fn forget(&mut self, base: u64) {
         self.expected.retain(|known| known.area.address != base || !known.name.starts_with("memory#"));
     }
 
-    /// Expects again arrivals that only some of the program has seen.
+    /// Expects arrivals again after only a part of the program has learned of them.
     pub fn put_back(&mut self, arrivals: Vec<Arrival>) {
         self.expected.extend(arrivals);
     }
 
-    /// Returns the arrivals that the program knows after a call that worked.
+    /// Updates the model after a call that succeeded. Returns the writes that the program now knows to be complete.
     pub fn follow(&mut self, call: &Call, stream: Stream, context: u64) -> Vec<Arrival> {
         let event = || call.named("event").unwrap_or(0);
         match call.function.base() {
@@ -65,17 +65,18 @@ impl Arrivals {
             "cuEventRecord" | "cuEventRecordWithFlags" => self.record(event(), stream),
             "cuStreamWaitEvent" => self.wait(stream, event()),
             "cuStreamCreate" | "cuStreamCreateWithPriority" if call.named("flags").unwrap_or(0) & NON_BLOCKING != 0 => {
-                // SAFETY: where the driver has put the new stream.
+                // SAFETY: the driver has put the new stream there.
                 self.set_apart(unsafe { word(call.word(0), 8) }.unwrap_or(0));
             }
-            // It waits for the work that uses the memory.
+            // The call waits for the work that uses the memory.
             "cuMemHostUnregister" => {
                 return self.take(|known| known.area.address == call.word(0) && known.name.starts_with("memory#"));
             }
-            // Of page-locked memory: its bytes are there when it returns, and the stream's other work may not be done.
+            // A memset of page-locked memory: its bytes are written when the call returns, but other work of the stream
+            // may not be complete.
             base if base.starts_with("cuMemset") && !call.function.is_asynchronous() => {
                 let written = self.expected.iter().filter(|known| known.moment == self.now);
-                // It stays expected: a driver that did not wait has not written it yet.
+                // The write stays expected: a driver that did not wait has not written it yet.
                 return written.filter(|known| known.name.starts_with("memory#")).cloned().collect();
             }
             _ => {}
@@ -83,13 +84,13 @@ impl Arrivals {
         Vec::new()
     }
 
-    /// Returns the records that have to be done before the next work of a stream.
+    /// Returns the records that must be complete before the next work of a stream.
     pub fn before(&self, stream: Stream) -> Vec<usize> {
         let moments = self.reached(stream);
         self.expected.iter().filter(|known| known.is_reached(&moments)).map(|known| known.record).collect()
     }
 
-    /// A stream that the null stream does not wait for.
+    /// Registers a stream that the null stream does not wait for.
     pub fn set_apart(&mut self, stream: u64) {
         self.apart.insert(stream);
     }
@@ -146,10 +147,10 @@ impl Arrival {
     }
 }
 
-/// The stream that a call goes to.
+/// Returns the stream in which a call queues its work.
 pub fn stream_of(call: &Call, thread: u64) -> Stream {
     let config = call.named("config").filter(|_| call.function.base() == "cuLaunchKernelEx");
-    // SAFETY: the launch's configuration, which the driver has taken.
+    // SAFETY: the configuration of the launch, which the driver has accepted.
     let in_config = config.and_then(|at| unsafe { value::<CUlaunchConfig>(at) });
     match in_config.map_or(call.named("stream"), |config| Some(config.hStream as u64)).unwrap_or(0) {
         2 => (0, thread),

@@ -1,4 +1,4 @@
-//! The driver that the program would have got without the recorder.
+//! The real driver: the one that the program would have loaded without the recorder.
 
 use crate::registers::Arguments;
 use crate::signature::{Table, place_of};
@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 
-/// Folders of a driver if no variable names it (Debian, Red Hat, containers with NVIDIA's toolkit, WSL).
+/// The folders in which a driver is searched if no variable names one (Debian, Red Hat, containers with NVIDIA's
+/// toolkit, WSL).
 const USUAL: [&str; 5] =
     ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/usr/lib"];
 const NAME: &str = "libcuda.so.1";
@@ -15,18 +16,20 @@ const NAME: &str = "libcuda.so.1";
 pub struct Below {
     pub path: PathBuf,
     pub table: Table,
-    /// By place in the table; null: the driver is older or newer than the table.
+    /// The addresses of the driver's functions, by index in the table. 0 if the driver does not have the function.
     addresses: Vec<usize>,
     places: HashMap<usize, Vec<usize>>,
 }
 
 impl Below {
+    /// Finds the real driver and loads it.
+    ///
     /// # Errors
-    /// One sentence.
+    /// A message of one sentence.
     pub fn open(table: Table) -> Result<Self, String> {
         let path = find()?;
         let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
-        // SAFETY: loading a driver runs its constructors, as it would without us.
+        // SAFETY: loading a driver runs its constructors, as it would without this library.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
             return Err(format!("the driver {} cannot be loaded: is it a library for this machine?", path.display()));
@@ -47,10 +50,10 @@ impl Below {
         Some(self.addresses[place]).filter(|address| *address != 0).map(|address| address as *const c_void)
     }
 
-    /// Calls the driver below; a function that it does not have is not found.
+    /// Calls a function of the driver. Returns `CUDA_ERROR_NOT_FOUND` if the driver does not have the function.
     pub fn forward(&self, place: usize, arguments: &Arguments) -> u32 {
         match self.address(place) {
-            // SAFETY: the function that the program meant, with what it passed.
+            // SAFETY: the function that the program called, with the program's arguments.
             Some(target) => unsafe { arguments.call(target) },
             None => {
                 eprintln!("remotegpu: trace: the driver {} has no {}", self.path.display(), self.table[place].symbol);
@@ -63,7 +66,7 @@ impl Below {
         self.address(place_of(self.table, symbol)?)
     }
 
-    /// The driver's function at an address that was requested by this base name.
+    /// Returns the table index of the driver's function at `address`, which was requested under this base name.
     pub fn place_at(&self, address: u64, base: &str) -> Option<usize> {
         let places = self.places.get(&(address as usize))?;
         places.iter().find(|place| self.table[**place].symbol.starts_with(base)).or(places.first()).copied()
@@ -87,7 +90,7 @@ fn find() -> Result<PathBuf, String> {
 
 fn own_path() -> Option<PathBuf> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: an address in this library; the answer's name is a C string of the loader's.
+    // SAFETY: an address in this library. The answer's name is a C string of the loader.
     unsafe {
         if libc::dladdr(own_path as *const c_void, info.as_mut_ptr()) == 0 {
             return None;

@@ -1,14 +1,15 @@
-//! Runs a replayed program's host functions as streams do: each stream's in order, on threads that are not the program's.
+//! Runs the host functions of a replayed program as CUDA streams do: in order within each stream, and never on a thread
+//! of the program.
 
 use crate::arrivals::Stream;
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A function that a stream runs when it comes to it.
+/// A host function in the queue of a stream.
 pub struct Callback {
     pub number: usize,
-    /// The callbacks that have to run first.
+    /// The callbacks that must end before this one runs.
     pub after: Vec<usize>,
     pub run: Box<dyn FnOnce() + Send>,
 }
@@ -22,7 +23,7 @@ pub struct Callbacks {
 #[derive(Default)]
 struct State {
     queues: HashMap<Stream, VecDeque<Callback>>,
-    /// Callbacks that have not ended.
+    /// The numbers of the callbacks that have not ended.
     open: HashSet<usize>,
 }
 
@@ -47,7 +48,8 @@ impl Callbacks {
         }
     }
 
-    /// Waits until these have run; a host function itself waits for none.
+    /// Waits until the callbacks with these numbers have ended. Returns at once if the caller is itself a host
+    /// function.
     pub fn wait(&self, numbers: &[usize]) {
         if !IN_CALLBACK.get() {
             let waits = |state: &mut State| numbers.iter().any(|number| state.open.contains(number));

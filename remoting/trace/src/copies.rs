@@ -1,4 +1,4 @@
-//! The structures of two- and three-dimensional copies.
+//! The parameter structures of two- and three-dimensional copies.
 
 use crate::memory::{Area, value};
 use crate::names::Names;
@@ -6,7 +6,7 @@ use crate::value::{Fields, Value};
 use driverapi::constants::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED};
 use driverapi::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D_PEER};
 
-/// One side of a copy.
+/// The source or the target of a copy.
 struct End {
     memory: u32,
     address: u64,
@@ -43,10 +43,12 @@ impl End {
 }
 
 impl Copy {
+    /// Reads the parameter structure of a copy. Returns `None` if the address is null.
+    ///
     /// # Safety
-    /// The address is null or such a structure.
+    /// `address` must be null or the address of a copy structure with two or (`three`) three dimensions.
     pub unsafe fn read(address: u64, three: bool) -> Option<Self> {
-        // SAFETY: as promised; any bytes are a value of these types.
+        // SAFETY: the caller guarantees it (see "# Safety"). Any bytes are a value of these types.
         unsafe {
             if three {
                 let c: CUDA_MEMCPY3D_PEER = value(address)?;
@@ -82,7 +84,7 @@ impl Copy {
         Area { address, width: self.width, rows: self.height, pitch, slices: self.depth, slice_pitch }
     }
 
-    /// The program's memory that it writes.
+    /// Returns the host memory that the copy writes, or `None` if it writes device memory.
     pub fn target(&self, names: &Names) -> Option<Area> {
         self.to.is_hosts(names).then(|| self.area(&self.to))
     }

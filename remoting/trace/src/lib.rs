@@ -1,8 +1,9 @@
-//! A libcuda.so.1 that writes down what a program asks the driver below and what it answers (`record`), or answers as
-//! was written down (`replay`). The format: `docs/trace-format.md`.
+//! A libcuda.so.1 that records a program's calls and the answers of the real driver (`record`), or replays recorded
+//! answers without a driver (`replay`). `docs/trace-format.md` describes the file format.
 //!
-//! `stub` has the exported functions, and a generated table describes their arguments. `below` finds the driver.
-//! `remotegpu trace` puts this library in front of it. It must not know client, worker or software GPU: only the table.
+//! `stub` exports the functions, and a generated table describes their arguments. `below` finds the real driver.
+//! `remotegpu trace` makes the program load this library in place of the driver. This crate depends only on the table,
+//! never on the client, the worker or the software GPU.
 
 #![allow(non_snake_case)]
 

@@ -1,21 +1,22 @@
-//! Reads and writes the program's memory at addresses that the program or the driver gave.
+//! Reads and writes memory of the program, at addresses that the program or the driver passed.
 
 use crate::value::{Hash, Value, to_hex};
 use std::ffi::{CStr, c_void};
 
 const PIECE: usize = 1 << 20;
-/// No program has more; what asks for it is a mistake that the driver will refuse.
+/// The largest area that is read. A request for more is a mistake of the program, which the driver will refuse.
 const MOST: u64 = 1 << 42;
 
-/// Copies from an address that may be no memory at all: the driver below may refuse what we must not follow.
+/// Copies bytes from an address that may be invalid, because the driver may refuse a call whose pointers are wrong.
+/// Returns `false` if not all bytes could be read.
 fn copy(address: u64, to: &mut [u8]) -> bool {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: address as usize as *mut c_void, iov_len: to.len() };
-    // SAFETY: the kernel writes to a live slice, and checks what it reads.
+    // SAFETY: the kernel writes to a live slice, and checks the address that it reads.
     unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) == to.len() as isize }
 }
 
-/// Rows of bytes.
+/// A region of memory: slices of rows of bytes.
 #[derive(Clone, Copy)]
 pub struct Area {
     pub address: u64,
@@ -49,7 +50,7 @@ impl Area {
         self.width.saturating_mul(self.rows).saturating_mul(self.slices)
     }
 
-    /// Length and hash, and if wanted the contents, of what lies there.
+    /// Returns the length and the hash of the bytes in the area, and with `contents` the bytes too.
     pub fn describe(self, contents: bool) -> Value {
         if self.bytes() > MOST {
             return Value::text("unreadable");
@@ -73,8 +74,10 @@ impl Area {
         Value::Map(fields)
     }
 
+    /// Writes `bytes` to the area. Returns false, without a write, if the area has another size.
+    ///
     /// # Safety
-    /// It is the program's, to be written now.
+    /// The area must be memory of the program that may be written now.
     pub unsafe fn fill(self, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         if bytes.len() as u64 != self.bytes() {
@@ -82,7 +85,7 @@ impl Area {
         }
         for (address, length) in self.pieces() {
             let (piece, after) = rest.split_at(length);
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees it (see "# Safety").
             unsafe { write(address, piece) };
             rest = after;
         }
@@ -90,17 +93,22 @@ impl Area {
     }
 }
 
+/// Returns the value at an address, or `None` if the address is null.
+///
 /// # Safety
-/// The address is null or holds such a value of the program's, as CUDA asks for; any bytes are one.
+/// `address` must be null or the address of memory of the program with the size of a `T`, and any bytes must be a valid
+/// `T`.
 pub unsafe fn value<T: Copy>(address: u64) -> Option<T> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     (address != 0).then(|| unsafe { (address as usize as *const T).read_unaligned() })
 }
 
+/// Returns the integer of `size` bytes at an address, or `None` if the address is null.
+///
 /// # Safety
-/// As `value`.
+/// The same conditions as for `value`.
 pub unsafe fn word(address: u64, size: usize) -> Option<u64> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     unsafe {
         match size {
             1 => value::<u8>(address).map(u64::from),
@@ -111,43 +119,50 @@ pub unsafe fn word(address: u64, size: usize) -> Option<u64> {
     }
 }
 
+/// Returns the bytes at an address.
+///
 /// # Safety
-/// As `value`.
+/// The same conditions as for `value`, for `length` bytes.
 pub unsafe fn slice<'a>(address: u64, length: usize) -> &'a [u8] {
     if address == 0 || length > isize::MAX as usize {
         return &[];
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     unsafe { std::slice::from_raw_parts(address as usize as *const u8, length) }
 }
 
+/// Returns the text at an address, or `None` if the address is null.
+///
 /// # Safety
-/// The address is null or a C string.
+/// `address` must be null or the address of a C string.
 pub unsafe fn text(address: u64) -> Option<String> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     (address != 0).then(|| unsafe { CStr::from_ptr(address as usize as *const _) }.to_string_lossy().into_owned())
 }
 
+/// Copies `bytes` to an address. Does nothing if the address is null.
+///
 /// # Safety
-/// The address is null or the program's to be written with that many bytes.
+/// `address` must be null or the address of memory of the program that may be written, of at least that many bytes.
 pub unsafe fn write(address: u64, bytes: &[u8]) {
     if address != 0 {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees it (see "# Safety").
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as usize as *mut u8, bytes.len()) };
     }
 }
 
-/// New memory of a replay's: readable if the program may use it, else only a range that nothing else gets.
+/// Reserves a range of addresses for a replay. The memory is accessible if `usable` is set. Otherwise the range only
+/// keeps other mappings away.
 pub fn reserve(bytes: u64, usable: bool) -> Option<u64> {
     let access = if usable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let length = usize::try_from(bytes.max(1)).ok()?;
-    // SAFETY: a new mapping, wherever the kernel likes.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), length, access, flags, -1, 0) };
     (address != libc::MAP_FAILED).then_some(address as usize as u64)
 }
 
 pub fn give_back(address: u64, bytes: u64) {
-    // SAFETY: what `reserve` gave, and the program's no more.
+    // SAFETY: the range came from `reserve`, and the program no longer uses it.
     unsafe { libc::munmap(address as usize as *mut c_void, bytes.max(1) as usize) };
 }

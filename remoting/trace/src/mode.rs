@@ -1,4 +1,5 @@
-//! The mode of this process, chosen at its first call: record, replay, or pass calls on.
+//! The mode of this process, chosen at the first call: record calls, replay a recording, or pass calls on to the
+//! driver.
 
 use crate::below::Below;
 use crate::record::Recorder;
@@ -13,11 +14,11 @@ use std::sync::{Mutex, PoisonError};
 enum Mode {
     Record(Box<Recorder>),
     Replay(Box<Replayer>),
-    /// No variable of ours is set.
+    /// Calls go to the driver unchanged, because no environment variable selects another mode.
     Pass(Below),
 }
 
-/// The exit code of `remotegpu` (cli/exits.py) where it cannot start.
+/// The exit code of `remotegpu` (cli/exits.py) if this library cannot start.
 const SOFTWARE: i32 = 70;
 
 static MODE: AtomicPtr<Mode> = AtomicPtr::new(ptr::null_mut());
@@ -33,24 +34,24 @@ pub fn call(table: Table, place: usize, arguments: &Arguments) -> u32 {
 
 fn mode(table: Table) -> &'static Mode {
     let known = MODE.load(Ordering::Acquire);
-    // SAFETY: null, or leaked by `start`.
+    // SAFETY: the pointer is null or was leaked by `start`.
     unsafe { known.as_ref() }.unwrap_or_else(|| start(table))
 }
 
 fn start(table: Table) -> &'static Mode {
     let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: as above; another thread may have been first.
+    // SAFETY: the pointer is null or was leaked by `start`. Another thread may have called `start` first.
     if let Some(known) = unsafe { MODE.load(Ordering::Acquire).as_ref() } {
         return known;
     }
     let mode: &'static Mode = Box::leak(Box::new(choose(table).unwrap_or_else(|sentence| stop(SOFTWARE, &sentence))));
-    // SAFETY: the function only stores to an atomic.
+    // SAFETY: the handler only stores to an atomic.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     MODE.store(ptr::from_ref(mode).cast_mut(), Ordering::Release);
     mode
 }
 
-/// A forked process gets a file of its own.
+/// Resets the mode in a forked process, so that it opens a file of its own.
 extern "C" fn in_child() {
     MODE.store(ptr::null_mut(), Ordering::Release);
 }
@@ -67,7 +68,8 @@ fn choose(table: Table) -> Result<Mode, String> {
     Ok(Mode::Record(Box::new(Recorder::create(&of_process(file), below, contents, times)?)))
 }
 
-/// The first process that calls the driver uses the file's own name, others add their number.
+/// Returns the file of this process. The first process that calls the driver uses the given name; others append their
+/// process number.
 fn of_process(file: PathBuf) -> PathBuf {
     let Some(claims) = std::env::var_os("REMOTEGPU_TRACE_CLAIMS") else { return file };
     let free = |number: &usize| match std::fs::create_dir(Path::new(&claims).join(number.to_string())) {
@@ -81,7 +83,7 @@ fn of_process(file: PathBuf) -> PathBuf {
 }
 
 extern "C" fn at_end() {
-    // SAFETY: null, or leaked by `start`.
+    // SAFETY: the pointer is null or was leaked by `start`.
     match unsafe { MODE.load(Ordering::Acquire).as_ref() } {
         Some(Mode::Record(recorder)) => recorder.close(),
         Some(Mode::Replay(replayer)) => replayer.check_end(),
@@ -89,7 +91,8 @@ extern "C" fn at_end() {
     }
 }
 
-/// Runs after everything that the program registered for its end, which may still call the driver.
+/// A function that runs at the end of the process, after the exit handlers of the program, because these may still call
+/// the driver.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_END: extern "C" fn() = at_end;

@@ -1,14 +1,15 @@
-//! Names of handles and addresses by which two runs can be compared: numbers in the order of first appearance.
+//! Names for handles and addresses, so that two runs can be compared. A name is a kind and a number, counted in the
+//! order of first appearance.
 
 use crate::value::Value;
 use std::collections::{BTreeMap, HashMap};
 
-/// Handles below this are CUDA's own constants (the default streams), not handles.
+/// The first value that is a handle. Lower values are CUDA's constants, such as the default streams.
 const CONSTANTS: u64 = 16;
 
 #[derive(Default)]
 pub struct Names {
-    /// Whether the names come from a recording, so that unknown objects must not get one here.
+    /// Whether the names come from a recording. If so, an unknown object must not get a new name.
     given: bool,
     handles: HashMap<(&'static str, u64), u64>,
     raw: HashMap<String, u64>,
@@ -23,11 +24,11 @@ pub struct Allocation {
     pub number: u64,
     pub base: u64,
     pub bytes: u64,
-    /// Whether the program itself may read and write it.
+    /// Whether the host may read and write the memory.
     pub hosts: bool,
 }
 
-/// An address of no allocation.
+/// The name of an address that belongs to no allocation.
 pub const ELSEWHERE: &str = "elsewhere";
 
 impl Names {
@@ -41,7 +42,7 @@ impl Names {
             1..CONSTANTS => return Value::Unsigned(raw),
             _ => {}
         }
-        // A kernel serves as a function.
+        // The driver accepts a kernel in place of a function.
         let kind = if kind == "function" && self.is_kernel(raw) { "kernel" } else { kind };
         match self.handles.get(&(kind, raw)) {
             Some(number) => Value::Text(format!("{kind}#{number}")),
@@ -54,7 +55,7 @@ impl Names {
         self.handles.contains_key(&("kernel", raw))
     }
 
-    /// Names a new handle, and forgets an older one with the same value.
+    /// Returns a new name for a new handle. An older handle with the same value loses its name.
     pub fn new_handle(&mut self, kind: &'static str, raw: u64) -> Value {
         if raw < CONSTANTS {
             return Value::integer(raw, 8, false);
@@ -65,7 +66,7 @@ impl Names {
         Value::Text(format!("{kind}#{count}"))
     }
 
-    /// Lets a name of a recording stand for a handle, if neither stands for another one.
+    /// Binds a recorded name to a handle. Returns `false` if the name already has a handle, or is not of this kind.
     pub fn bind(&mut self, name: &str, kind: &'static str, raw: u64) -> bool {
         let number = name.split_once('#').filter(|(of, _)| *of == kind).and_then(|(_, number)| number.parse().ok());
         let Some(number) = number.filter(|_| !self.raw.contains_key(name)) else { return false };
@@ -91,13 +92,13 @@ impl Names {
         (address - found.base < found.bytes.max(1)).then_some(*found)
     }
 
-    /// The address that a name means.
+    /// Returns the address that a name stands for, or `None` if the name is not known.
     pub fn address_of(&self, name: &str) -> Option<u64> {
         let (number, offset) = name.strip_prefix("memory#")?.split_once('+')?;
         self.bases.get(&number.parse().ok()?)?.checked_add(offset.parse().ok()?)
     }
 
-    /// Numbers a new allocation, unless it is one that is known already.
+    /// Returns the name of an allocation. A new allocation gets a new number.
     pub fn allocate(&mut self, base: u64, bytes: u64, hosts: bool) -> Value {
         let known = self.allocations.get(&base).is_some_and(|known| known.bytes == bytes && known.hosts == hosts);
         if !known {

@@ -1,4 +1,5 @@
-//! The file of a recording, through shared memory: it contains all writes however the process ends.
+//! The output file of a recording. It is written through a shared mapping, so that it contains all lines even if the
+//! process is killed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,16 +14,16 @@ const PAGE: u64 = 4096;
 pub struct Output {
     file: File,
     window: *mut u8,
-    /// The window's offset in the file.
+    /// The offset of the mapped window in the file.
     start: u64,
     size: u64,
     length: u64,
     lines: usize,
-    /// The process is ending: no more room is reserved.
+    /// Whether the process is ending. Then no more space is reserved.
     closed: bool,
 }
 
-/// SAFETY: the window is this value's alone.
+/// SAFETY: only this value uses the window.
 unsafe impl Send for Output {}
 
 impl Output {
@@ -31,12 +32,13 @@ impl Output {
         Ok(Self { file, window: std::ptr::null_mut(), start: 0, size: 0, length: 0, lines: 0, closed: false })
     }
 
-    /// The number that the next line will have.
+    /// Returns the number that the next line will get. Numbers start at 1.
     pub fn next_line(&self) -> usize {
         self.lines + 1
     }
 
-    /// Appends a line and returns its number, from 1. The newline comes last: without it the line is torn.
+    /// Appends a line and returns its number. The newline is written last, so that a line without newline is known to
+    /// be incomplete.
     pub fn append(&mut self, line: &str) -> io::Result<usize> {
         let bytes = line.as_bytes();
         let end = self.length + bytes.len() as u64 + 1;
@@ -46,7 +48,7 @@ impl Output {
             if end > self.start + self.size {
                 self.open_window(bytes.len() as u64 + 1)?;
             }
-            // SAFETY: the window reaches to `end`, as was just made sure.
+            // SAFETY: the window was extended above, so that it reaches to `end`.
             unsafe {
                 let place = self.window.add((self.length - self.start) as usize);
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
@@ -59,20 +61,20 @@ impl Output {
         Ok(self.lines)
     }
 
-    /// Opens room for so many bytes more, for which the disk has space: otherwise a write to a shared page would be a
-    /// signal.
+    /// Maps a window with room for at least `needed` more bytes. The disk space is allocated first, because a write to
+    /// a shared page without disk space would raise a signal.
     fn open_window(&mut self, needed: u64) -> io::Result<()> {
         self.close_window();
         self.start = self.length / PAGE * PAGE;
         self.size = (self.length - self.start + needed).next_multiple_of(WINDOW);
-        // SAFETY: a live descriptor.
+        // SAFETY: the descriptor is open.
         let code = unsafe { libc::posix_fallocate(self.file.as_raw_fd(), self.start as i64, self.size as i64) };
         if code != 0 {
             return Err(io::Error::from_raw_os_error(code));
         }
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let (size, fd, start) = (self.size as usize, self.file.as_raw_fd(), self.start as i64);
-        // SAFETY: a new mapping of a part that the file has.
+        // SAFETY: a new mapping of a part of the file that has disk space.
         let window = unsafe { libc::mmap(std::ptr::null_mut(), size, access, libc::MAP_SHARED, fd, start) };
         if window == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -83,13 +85,13 @@ impl Output {
 
     fn close_window(&mut self) {
         if !self.window.is_null() {
-            // SAFETY: what `open_window` mapped.
+            // SAFETY: `open_window` mapped the window.
             unsafe { libc::munmap(self.window.cast(), self.size as usize) };
         }
         (self.window, self.size) = (std::ptr::null_mut(), 0);
     }
 
-    /// Cuts off the reserved room.
+    /// Truncates the file to the written lines.
     pub fn close(&mut self) -> io::Result<()> {
         self.closed = true;
         self.close_window();

@@ -1,4 +1,4 @@
-//! Record: every call goes to the driver below, and a line into the file.
+//! Record mode: passes every call to the real driver and writes a line for it.
 
 use crate::arguments::Call;
 use crate::arrivals::{Arrival, Arrivals, Stream, stream_of};
@@ -24,17 +24,17 @@ pub struct Recorder {
     below: Below,
     path: PathBuf,
     contents: bool,
-    /// When the recording began, if it contains times.
+    /// The time at which the recording began, or `None` if it contains no times.
     began: Option<Instant>,
     state: Mutex<State>,
 }
 
 struct State {
-    /// `None`: writing failed, which was reported.
+    /// The output file, or `None` after a write failed, which was reported.
     output: Option<Output>,
     names: Names,
     arrivals: Arrivals,
-    /// Sizes of the parameters by function, until something is unloaded.
+    /// The sizes of the kernel parameters, by function. The map is cleared when code is unloaded.
     layouts: HashMap<u64, Option<Vec<usize>>>,
     told_devices: bool,
 }
@@ -54,7 +54,7 @@ impl Recorder {
             ("program".into(), Value::List(program)),
         ];
         let began = times.then(|| {
-            // By the clock that the program's other processes have too.
+            // This clock is the same in all processes of the program.
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             fields.push(("began".into(), Value::Unsigned(since.as_nanos() as u64)));
             Instant::now()
@@ -89,7 +89,8 @@ impl Recorder {
             let State { names, layouts, .. } = &mut *state;
             self.learn_layout(&call, layouts, names);
             let inputs = call.inputs(names, &|function| layouts.get(&function).cloned().flatten());
-            // Before the call: after it another thread may have got the same address.
+            // The allocation is removed before the call, because after the call another thread may get the same
+            // address.
             (Value::Map(inputs), call.freed().and_then(|base| names.free(base)))
         };
         let mut given = *arguments;
@@ -121,8 +122,8 @@ impl Recorder {
                 fields.push(("arrived".into(), self.told(&arrived)));
             }
         } else {
-            // The driver took neither.
-            // SAFETY: made by `wrap`, and not shared.
+            // The driver did not accept the host function.
+            // SAFETY: `wrap` allocated the box, and nothing else refers to it.
             wrapped.into_iter().for_each(|wrapped| drop(unsafe { Box::from_raw(wrapped) }));
             if let Some(allocation) = freed.filter(|it| state.names.allocation_at(it.base).is_none()) {
                 state.names.insert(allocation);
@@ -132,7 +133,8 @@ impl Recorder {
         code
     }
 
-    /// The outputs of a call that worked, with our own functions in place of the driver's.
+    /// Returns the outputs of a call that succeeded, and replaces driver functions in the answer by functions of this
+    /// library.
     fn answers(&self, call: &Call, state: &mut State) -> Fields {
         let mut outputs = call.outputs(&mut state.names);
         if let Some(entry) = self.replace_entry(call) {
@@ -151,11 +153,11 @@ impl Recorder {
         fields
     }
 
-    /// Replaces the driver's function by ours in the answer of `cuGetProcAddress`.
+    /// Replaces a driver function in the answer of `cuGetProcAddress` by the function of this library.
     fn replace_entry(&self, call: &Call) -> Option<Value> {
         let described = call.function.parameters?;
         let place = described.iter().position(|parameter| matches!(parameter.of, Type::Entry))?;
-        // SAFETY: the program's name, and where it wanted the address.
+        // SAFETY: the program passed the name, and the address for the answer.
         unsafe {
             let (name, at) = (memory::text(call.named("name")?)?, call.word(place));
             let address = memory::word(at, 8)?;
@@ -179,7 +181,8 @@ impl Recorder {
         }
     }
 
-    /// A kernel may be passed for its function; the driver answers only one of the two queries for it.
+    /// Returns the sizes of a function's parameters. The program may pass a kernel in place of a function, and the
+    /// driver has a separate query for each.
     fn layout(&self, function: u64, kernel: bool) -> Option<Vec<usize>> {
         let sizes = |question: &str| {
             let mut sizes = Vec::new();
@@ -188,7 +191,7 @@ impl Recorder {
                 let asked = |out| vec![function, sizes.len() as u64, (&raw mut offset) as u64, out];
                 match ask(&self.below, question, asked) {
                     Ok(size) => sizes.push(size as usize),
-                    // There is no parameter of that number.
+                    // The function has no parameter with that number.
                     Err(1) => return Some(sizes),
                     Err(_) => return None,
                 }
@@ -220,7 +223,7 @@ impl Recorder {
 
     fn told(&self, arrived: &[Arrival]) -> Value {
         let told = arrived.iter().filter_map(|arrival| {
-            // Only a replay uses the kernels' writes.
+            // A recording without contents does not need writes of kernels: only a replay uses them.
             let kernels = arrival.name.starts_with("memory#");
             let data = match arrival.covered {
                 true if kernels => return None,
@@ -237,7 +240,8 @@ impl Recorder {
         Value::List(told.collect())
     }
 
-    /// Replaces the program's host function by ours, which notes when it runs.
+    /// Replaces the program's host function by one of this library that records when it runs. Returns the box that the
+    /// new function gets as its argument.
     fn wrap(&'static self, call: &Call, stream: Stream, arguments: &mut Arguments) -> Option<*mut Wrapped> {
         let described = call.function.parameters?;
         let place = described.iter().position(|parameter| matches!(parameter.of, Type::Callback(_)))?;
@@ -259,7 +263,8 @@ impl Recorder {
     fn arrived_at(&self, wrapped: &Wrapped) {
         let mut state = self.lock();
         let arrived = state.arrivals.event_is_done(std::ptr::from_ref(wrapped) as u64);
-        // A replay delivers the kernels' writes to the program's threads, when they wait for them.
+        // Writes of kernels wait: a replay delivers them to a thread of the program when that thread waits for the
+        // kernel.
         let (kernels, arrived): (Vec<_>, Vec<_>) = arrived.into_iter().partition(|it| it.name.starts_with("memory#"));
         state.arrivals.put_back(kernels);
         if !arrived.is_empty() {
@@ -275,7 +280,7 @@ impl Recorder {
         }
     }
 
-    /// Notes the call's writes to the program's memory, which come when its stream reaches it.
+    /// Registers the asynchronous writes of a call to host memory, which happen when the stream reaches the call.
     fn expect(&self, call: &Call, inputs: &Value, stream: Stream, line: usize, state: &mut State) {
         let State { names, arrivals, .. } = state;
         if let Some((name, area)) = call.host_target(names).filter(|_| call.function.is_asynchronous()) {
@@ -287,7 +292,7 @@ impl Recorder {
         }
     }
 
-    /// The context that a call waits for.
+    /// Returns the context whose work a call waits for, or 0 if the call does not wait for a context.
     fn context_for(&self, call: &Call) -> u64 {
         if call.function.base() == "cuCtxSynchronize" {
             call.named("context").unwrap_or_else(|| self.context())
@@ -310,7 +315,7 @@ impl Recorder {
     }
 
     pub fn close(&self) {
-        // Not if a thread is in a call that never ends.
+        // The lock is not free if a thread is in a call that never returns.
         if let Ok(mut state) = self.state.try_lock()
             && let Some(Err(error)) = state.output.as_mut().map(Output::close)
         {
@@ -319,19 +324,19 @@ impl Recorder {
     }
 }
 
-/// The program's host function and its argument, with the driver's place in the stream.
+/// The program's host function and its argument. The address of this value identifies the position in the stream.
 struct Wrapped {
     function: u64,
     argument: u64,
     recorder: &'static Recorder,
 }
 
-/// Runs the program's host function, after noting that its stream's earlier writes have arrived.
+/// Records the earlier writes of the stream as complete, then runs the program's host function.
 ///
 /// # Safety
-/// Called by the driver, with what `wrap` gave it.
+/// Only the driver may call this function, with the box that `wrap` made.
 unsafe extern "C" fn run_host(wrapped: *mut Wrapped) {
-    // SAFETY: as promised; it stays, since a graph may run it again.
+    // SAFETY: the caller guarantees it. The box is never freed, because a graph may run the host function again.
     unsafe {
         let wrapped = &*wrapped;
         wrapped.recorder.arrived_at(wrapped);
@@ -339,10 +344,12 @@ unsafe extern "C" fn run_host(wrapped: *mut Wrapped) {
     }
 }
 
+/// Like `run_host`, for a host function that also gets the stream and a status.
+///
 /// # Safety
-/// As `run_host`.
+/// The same conditions as for `run_host`.
 unsafe extern "C" fn run_callback(stream: u64, status: u32, wrapped: *mut Wrapped) {
-    // SAFETY: as promised; it stays, since a graph may run it again.
+    // SAFETY: the caller guarantees it. The box is never freed, because a graph may run the host function again.
     unsafe {
         let wrapped = &*wrapped;
         wrapped.recorder.arrived_at(wrapped);
@@ -351,14 +358,15 @@ unsafe extern "C" fn run_callback(stream: u64, status: u32, wrapped: *mut Wrappe
     }
 }
 
-/// Queries the driver below for a word. `arguments` gets the place of the answer.
+/// Calls a driver function that returns one word. `arguments` receives the address for the word and returns the
+/// arguments.
 fn ask(below: &Below, symbol: &str, arguments: impl FnOnce(u64) -> Vec<u64>) -> Result<u64, u32> {
     let mut answer = 0u64;
     let given = arguments((&raw mut answer) as u64);
     let mut words = [0; MOST];
     words[..given.len()].copy_from_slice(&given);
     let target: *const c_void = below.named(symbol).ok_or(u32::MAX)?;
-    // SAFETY: the driver's function, with pointers to live places of the size that it fills.
+    // SAFETY: a function of the driver, with pointers to live memory of the size that the function fills.
     match unsafe { Arguments::new(words).call(target) } {
         0 => Ok(answer),
         code => Err(code),

@@ -1,23 +1,23 @@
-//! A recording, read: the pure counterpart of `record`. Bytes of any kind give a recording or one sentence.
+//! Parses a recording that `record` wrote. Pure. Any bytes give either a recording or an error message of one sentence.
 
 use crate::value::Value;
 use std::collections::HashMap;
 
-/// Replaces contents: another copy came before the program could see them.
+/// The text in place of contents that a later write replaced before the program could see them.
 pub const COVERED: &str = "written over";
 
 pub struct Recording {
-    /// The version of the CUDA interface that the driver reported.
+    /// The version of the CUDA interface that the recorded driver reported.
     pub version: u32,
     pub records: Vec<Record>,
-    /// Later writes to the program's memory, by the number of the record and the parameter's name.
+    /// The data of asynchronous writes to host memory, by the number of the record and the name of the parameter.
     pub arrived: HashMap<(usize, String), Value>,
-    /// The last line was being written when the process ended.
+    /// Whether the last line is incomplete, because the process ended while it was being written.
     pub torn: bool,
 }
 
 pub struct Record {
-    /// The number of its line.
+    /// The number of the record's line.
     pub number: usize,
     pub thread: String,
     pub function: String,
@@ -26,14 +26,16 @@ pub struct Record {
     pub outputs: Value,
     pub devices: Vec<Value>,
     pub arrived: Vec<Value>,
-    /// Made by the driver inside of another call.
+    /// Whether the driver made this call inside another call.
     pub nested: bool,
 }
 
+/// Parses the bytes of a recording.
+///
 /// # Errors
-/// The error, and its line.
+/// A message that names the problem and the line.
 pub fn read(bytes: &[u8]) -> Result<Recording, String> {
-    // The room that was kept for more.
+    // Zero bytes follow the lines if the process ended before the reserved space was cut off.
     let written = bytes.iter().position(|byte| *byte == 0).map_or(bytes, |end| &bytes[..end]);
     let mut lines: Vec<&[u8]> = written.split(|byte| *byte == b'\n').collect();
     let torn = lines.pop().is_some_and(|rest| !rest.is_empty());
@@ -113,7 +115,8 @@ mod tests {
         assert!(sentence(GOOD.replace("\"in\":{\"stream\"", "\"in\":{{\"stream\"").as_bytes()).contains("line 3"));
     }
 
-    /// Every decoder of a stranger's bytes is mutated; this one by a walk that is the same in every run.
+    /// Mutates valid recordings, like the tests of every decoder of untrusted bytes. The mutations are the same in
+    /// every run.
     #[test]
     fn no_bytes_make_it_panic() {
         let mut random = 88_172_645_463_325_252u64;

@@ -1,11 +1,11 @@
-//! Arguments of a call as the processor passes them, before anything is known of their types.
+//! The arguments of a call as the processor passes them, before their types are known.
 
 use std::ffi::c_void;
 
-/// The most arguments that a function of the driver has; more are passed on harmlessly.
+/// The largest number of arguments of a driver function. It is harmless to pass more arguments than a function has.
 pub const MOST: usize = 16;
 
-/// Arguments as the stub found them.
+/// The argument registers and the stack pointer, as a stub saved them.
 #[repr(C)]
 pub struct Registers {
     integers: [u64; 6],
@@ -24,20 +24,25 @@ impl Arguments {
         Self { words, float: 0.0 }
     }
 
+    /// Copies the arguments of a call out of the saved registers and the stack.
+    ///
     /// # Safety
-    /// From a stub, of a function with `count` parameters.
+    /// `registers` must come from a stub for a function with `count` parameters.
     pub unsafe fn of(registers: &Registers, count: usize) -> Self {
         let mut words = [0; MOST];
         words[..6].copy_from_slice(&registers.integers);
         for (index, word) in words.iter_mut().enumerate().take(count).skip(6) {
-            // SAFETY: the caller of the stub put its arguments there; beyond them is its own frame.
+            // SAFETY: the caller of the stub put its stack arguments there. The memory after them is the caller's own
+            // stack frame.
             *word = unsafe { registers.stack.add(index - 6).read() };
         }
         Self { words, float: registers.float }
     }
 
+    /// Calls a function with these arguments. Returns its code.
+    ///
     /// # Safety
-    /// `target` is the function that the program meant.
+    /// `target` must be the function that the program called, in the driver.
     #[allow(clippy::many_single_char_names)]
     pub unsafe fn call(&self, target: *const c_void) -> u32 {
         #[rustfmt::skip]
@@ -45,8 +50,8 @@ impl Arguments {
             u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, f64,
         ) -> u32;
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = self.words;
-        // SAFETY: whole numbers and pointers travel in the same places whatever their types; a function that has fewer
-        // parameters does not look at the others.
+        // SAFETY: integers and pointers are passed in the same places whatever their types are. A function with fewer
+        // parameters does not read the others.
         unsafe {
             let target = std::mem::transmute::<*const c_void, Any>(target);
             target(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, self.float)

@@ -1,41 +1,41 @@
-//! The table's description of a function: `remoting/registry/parameters.yaml` explains the types.
+//! The types of the table that describes the driver's functions. `remoting/registry/parameters.yaml` explains them.
 
-/// One exported symbol.
+/// An exported symbol and its description.
 pub struct Function {
     pub symbol: &'static str,
     pub entry: unsafe extern "C" fn(),
-    /// `None`: not described, so that only its code is recorded.
+    /// The parameters, or `None` if they are not described. Then only the returned code is recorded.
     pub parameters: Option<&'static [Described]>,
 }
 
 impl Function {
-    /// The name without the suffixes of its variants.
+    /// Returns the name without the suffixes of its variants, such as `_v2`.
     pub fn base(&self) -> &'static str {
         let name = self.symbol.trim_end_matches("_ptsz").trim_end_matches("_ptds");
         ["_v2", "_v3", "_v4"].iter().find_map(|version| name.strip_suffix(version)).unwrap_or(name)
     }
 
-    /// Whether the null stream means the thread's own.
+    /// Whether the null stream of this function is the per-thread default stream.
     pub fn is_per_thread(&self) -> bool {
         self.symbol.ends_with("_ptsz") || self.symbol.ends_with("_ptds")
     }
 
-    /// Whether its writes to the program's memory may come after it returned.
+    /// Whether the function may write host memory after it has returned.
     pub fn is_asynchronous(&self) -> bool {
         self.base().ends_with("Async")
     }
 
-    /// Whether it invalidates handles, or memory of modules.
+    /// Whether the function invalidates handles, or memory of modules.
     pub fn unloads(&self) -> bool {
         matches!(self.base(), "cuModuleUnload" | "cuLibraryUnload" | "cuCtxDestroy" | "cuCtxDetach")
             || self.base().starts_with("cuDevicePrimaryCtxRe")
     }
 }
 
-/// All functions, in the order of their symbols.
+/// All functions, sorted by symbol.
 pub type Table = &'static [Function];
 
-/// The place of a symbol in the table.
+/// Returns the index of a symbol in the table.
 pub fn place_of(table: Table, symbol: &str) -> Option<usize> {
     table.binary_search_by(|function| function.symbol.cmp(symbol)).ok()
 }
@@ -58,7 +58,7 @@ pub const fn p(name: &'static str, direction: Direction, of: Type) -> Described 
 
 #[derive(Clone, Copy)]
 pub enum Type {
-    /// Bytes, and whether it has a sign.
+    /// An integer: its size in bytes, and whether it is signed.
     Integer(usize, bool),
     Float,
     Handle(&'static str),
@@ -70,7 +70,7 @@ pub enum Type {
     Registered(Length),
     Host,
     Text,
-    /// The path of a file whose contents count.
+    /// The path of a file. The file's contents are recorded too.
     File,
     TextBuffer(Length),
     StaticText,
@@ -80,16 +80,16 @@ pub enum Type {
     From(Length),
     Blob(Length),
     List(&'static Type, Length),
-    /// Size, and its fields by offset.
+    /// A structure: its size in bytes, and its fields as offset, name and type.
     Structure(usize, &'static [(usize, &'static str, Type)]),
     Image,
     Copy2d,
     Copy3d,
     Launch,
-    /// Kernel parameters of the function at that place.
+    /// The kernel parameters of the function in the parameter with this index.
     Params(usize),
     Extra,
-    /// A host function. True: the driver also passes it the stream and a status.
+    /// A host function. If the flag is set, the driver also passes the stream and a status to the function.
     Callback(bool),
     Entry,
     Table,
@@ -99,20 +99,20 @@ pub enum Type {
     StreamAttribute(usize),
 }
 
-/// The product of its factors.
+/// A length in bytes or elements: the product of the factors.
 #[derive(Clone, Copy)]
 pub struct Length(pub &'static [Factor]);
 
 pub enum Factor {
     Constant(usize),
-    /// The parameter at that place.
+    /// The value of the parameter with this index.
     Parameter(usize),
 }
 
 const INT: Type = Type::Integer(4, true);
 const WORD: Type = Type::Integer(8, false);
 
-/// The type that `cuPointerGetAttribute` writes for an attribute; `None`: not known.
+/// Returns the type of the value that `cuPointerGetAttribute` writes for an attribute, or `None` if it is not known.
 pub fn pointer_attribute(attribute: u64) -> Option<Type> {
     use driverapi::attributes::*;
     let Ok(attribute) = u32::try_from(attribute) else { return None };
@@ -123,7 +123,7 @@ pub fn pointer_attribute(attribute: u64) -> Option<Type> {
         | CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
         | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => Type::Address,
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Type::Handle("pool"),
-        // Numbers of the driver's own that differ from run to run.
+        // The driver chooses these numbers, and they differ from run to run.
         CU_POINTER_ATTRIBUTE_BUFFER_ID | CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Type::Handle("block"),
         CU_POINTER_ATTRIBUTE_RANGE_SIZE
         | CU_POINTER_ATTRIBUTE_MAPPING_SIZE
@@ -163,7 +163,7 @@ pub fn pool_attribute(attribute: u64) -> Option<Type> {
     })
 }
 
-/// The type of a stream's or a launch's attribute.
+/// Returns the type of the value of a stream attribute or a launch attribute.
 pub fn launch_attribute(attribute: u64) -> Option<Type> {
     use driverapi::attributes::*;
     const EVENT: Type = Type::Handle("event");

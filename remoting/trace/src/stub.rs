@@ -1,14 +1,16 @@
-//! The exported functions: each keeps its arguments and goes to `enter`, which knows no signature but the table's.
+//! The exported functions. Each saves its arguments and calls `enter`, which finds the signature in the table.
 
 use crate::mode;
 use crate::registers::{Arguments, MOST, Registers};
 use crate::signature::Table;
 
+/// Handles a call of an exported function: reads its arguments and passes the call to the mode of the process.
+///
 /// # Safety
-/// Called by the stubs below.
+/// Only the stubs of `functions!` may call this function, with their saved registers.
 pub unsafe fn enter(table: Table, index: usize, registers: *const Registers) -> u64 {
     let count = table[index].parameters.map_or(MOST, <[_]>::len);
-    // SAFETY: the stub's own frame.
+    // SAFETY: the stub passed its own stack frame.
     let arguments = unsafe { Arguments::of(&*registers, count) };
     u64::from(mode::call(table, index, &arguments))
 }
@@ -16,8 +18,10 @@ pub unsafe fn enter(table: Table, index: usize, registers: *const Registers) -> 
 macro_rules! functions {
     ($([$index:literal] $symbol:ident: $parameters:expr;)*) => {
         $(
+            /// The exported function of this name. It saves its arguments and calls `enter`.
+            ///
             /// # Safety
-            /// As the driver's function of this name.
+            /// The same conditions as for the driver's function with this name.
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $symbol() {
@@ -55,7 +59,7 @@ macro_rules! functions {
             &[$(Function { symbol: stringify!($symbol), entry: $symbol, parameters: $parameters }),*];
 
         unsafe extern "C" fn enter(index: usize, registers: *const $crate::registers::Registers) -> u64 {
-            // SAFETY: called by the stubs above.
+            // SAFETY: only the exported functions above call this.
             unsafe { $crate::stub::enter(FUNCTIONS, index, registers) }
         }
     };

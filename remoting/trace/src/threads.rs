@@ -1,6 +1,7 @@
-//! Names of threads that are the same in every run: the parent, the file of the thread's function, and a count.
+//! Names for threads that are the same in every run: the parent's name, the file that contains the thread's function,
+//! and a count.
 //!
-//! Preloaded, this library comes before the C library, so that every `pthread_create` passes here.
+//! This library is preloaded before the C library, so that it intercepts every `pthread_create`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -9,19 +10,21 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-// A value without a destructor can be used to the very end of a thread, and programs call the driver there.
+// A value without a destructor is valid until the end of a thread, and programs call the driver until then.
 thread_local! {
     static NAME: Cell<Option<&'static str>> = const { Cell::new(None) };
     static MADE: Cell<Option<&'static RefCell<HashMap<String, u64>>>> = const { Cell::new(None) };
-    /// How many calls of the driver this thread is in: the threads that they make are the driver's.
+    /// The number of driver calls that this thread is in. A thread that is created inside such a call belongs to the
+    /// driver.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 static OTHERS: AtomicU64 = AtomicU64::new(0);
-/// The prefix of names of threads whose creation was not seen; they are numbered as they come.
+/// The prefix of the names of threads whose creation was not intercepted. They are numbered in the order of their first
+/// calls.
 pub const OTHER: &str = "other ";
 
-/// Runs a call of the driver. Returns its result, and whether it is inside another one.
+/// Runs a call of the driver. Returns the result of `call`, and whether it ran inside another call of the driver.
 pub fn inside<T>(call: impl FnOnce() -> T) -> (T, bool) {
     let depth = DEPTH.replace(DEPTH.get() + 1);
     let result = call();
@@ -29,7 +32,7 @@ pub fn inside<T>(call: impl FnOnce() -> T) -> (T, bool) {
     (result, depth > 0)
 }
 
-/// The calling thread's name.
+/// Returns the calling thread's name.
 pub fn name() -> &'static str {
     let known = NAME.get().or_else(first);
     let other = || format!("{OTHER}{}", OTHERS.fetch_add(1, Ordering::Relaxed) + 1).leak();
@@ -39,13 +42,13 @@ pub fn name() -> &'static str {
 }
 
 fn first() -> Option<&'static str> {
-    // SAFETY: two plain questions to the kernel.
+    // SAFETY: two queries without preconditions.
     unsafe { libc::gettid() == libc::getpid() }.then_some("main")
 }
 
-/// A number that distinguishes this thread from the others that live.
+/// Returns a number that no other live thread has.
 pub fn number() -> u64 {
-    // SAFETY: no preconditions.
+    // SAFETY: the function has no preconditions.
     unsafe { libc::pthread_self() }
 }
 
@@ -58,8 +61,10 @@ struct Named {
     argument: *mut c_void,
 }
 
+/// Replaces `pthread_create` of the C library, to give names to the threads that the program creates.
+///
 /// # Safety
-/// As the C library's function of this name.
+/// The same conditions as for the C library's function with this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -68,18 +73,18 @@ pub unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     static NEXT: OnceLock<Option<Create>> = OnceLock::new();
-    // SAFETY: the next function of this name is the C library's.
+    // SAFETY: the next function with this name is that of the C library.
     let next = NEXT.get_or_init(|| unsafe {
         std::mem::transmute::<*mut c_void, Option<Create>>(libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()))
     });
     let Some(next) = next else { return libc::ENOSYS };
     let parent = NAME.get().or_else(first);
     let Some(parent) = parent.filter(|_| DEPTH.get() == 0) else {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees the conditions of `pthread_create`.
         return unsafe { next(thread, attributes, start, argument) };
     };
     let named = Box::into_raw(Box::new(Named { name: child(parent, start), start, argument }));
-    // SAFETY: as the caller promises; the box is `run`'s if there will be a thread.
+    // SAFETY: the caller guarantees the conditions of `pthread_create`. If the thread starts, `run` owns the box.
     unsafe {
         let code = next(thread, attributes, run, named.cast());
         if code != 0 {
@@ -89,13 +94,16 @@ pub unsafe extern "C" fn pthread_create(
     }
 }
 
+/// Runs a new thread: sets its name, and then calls the program's function.
+///
 /// # Safety
-/// Given a box of `pthread_create`.
+/// `named` must be a box of `pthread_create`, and only the new thread may call this.
 unsafe extern "C-unwind" fn run(named: *mut c_void) -> *mut c_void {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees it (see "# Safety").
     let Named { name, start, argument } = *unsafe { Box::from_raw(named.cast::<Named>()) };
     NAME.set(Some(name));
-    // SAFETY: the thread that the program asked for. Nothing is left to drop: it may end by unwinding.
+    // SAFETY: the program passed this function to run in a new thread. No value is left to drop, so the thread may end
+    // by unwinding.
     unsafe { start(argument) }
 }
 
@@ -111,7 +119,7 @@ fn child(parent: &str, start: Start) -> &'static str {
 
 fn file_of(start: Start) -> String {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: an address; the answer's name is a C string of the loader's.
+    // SAFETY: any address is allowed. The answer's name is a C string of the loader.
     let path = unsafe {
         if libc::dladdr(start as *const c_void, info.as_mut_ptr()) == 0 {
             return "unknown".into();

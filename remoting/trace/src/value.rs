@@ -1,4 +1,4 @@
-//! A value of a record, and its JSON.
+//! The value of a field of a record, and its conversion from and to JSON.
 
 use std::fmt::Write;
 
@@ -6,14 +6,15 @@ use std::fmt::Write;
 pub enum Value {
     Null,
     Unsigned(u64),
-    /// Below zero.
+    /// A negative integer.
     Negative(i64),
     Real(f64),
-    /// Also handles (`stream#2`) and addresses (`memory#3+16`).
+    /// A text. Handles (`stream#2`) and addresses (`memory#3+16`) are texts too.
     Text(String),
     List(Vec<Value>),
     Map(Fields),
-    /// A handle that no call gave, of this kind: only while replaying, and equal to whatever name is new as well.
+    /// A handle of this kind that no recorded call returned. It occurs only in a replay, and equals any name that is
+    /// new as well.
     Unnamed(&'static str, u64),
 }
 
@@ -30,7 +31,7 @@ impl Value {
         if signed && extended < 0 { Self::Negative(extended) } else { Self::Unsigned(word) }
     }
 
-    /// The word that an integer is in C.
+    /// Returns the 64-bit word that represents an integer in C, or `None` if the value is not an integer.
     pub fn word(&self) -> Option<u64> {
         match self {
             Self::Null => Some(0),
@@ -52,7 +53,7 @@ impl Value {
         if let Self::Map(fields) = self { field(fields, name) } else { None }
     }
 
-    /// The bytes of a description whose contents were recorded.
+    /// Returns the bytes of a description, or `None` if the contents were not recorded.
     pub fn contents(&self) -> Option<Vec<u8>> {
         from_hex(self.field("contents")?.as_text()?)
     }
@@ -124,7 +125,7 @@ impl From<&serde_json::Value> for Value {
     }
 }
 
-/// 64-bit FNV-1a, piece by piece.
+/// The 64-bit FNV-1a hash of a sequence of pieces.
 #[derive(Clone, Copy)]
 pub struct Hash(u64);
 
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_fnv_1a() {
-        // From the test vectors of draft-eastlake-fnv.
+        // These are test vectors of draft-eastlake-fnv.
         let hash = |text: &str| {
             let mut hash = Hash::default();
             hash.add(text.as_bytes());

@@ -1,3 +1,5 @@
+//! The program of the worker: serves one session, or prints the description of the devices (`--snapshot`). Usage:
+//!
 //! `remotegpu-worker --driver PATH --control-fd N --data-fd M [--hide PATH]… [--no-files] [--write-devices-only] [--require-landlock] [--threads N] [--grace SECONDS] [--budget NAME=NUMBER]… [--turns-fd N] [--warm]`, or `--snapshot --driver PATH`.
 
 use driverapi::written::PAGEMAP;
@@ -25,7 +27,7 @@ enum Mode {
     Session(Place),
 }
 
-/// Descriptors, limits and options that the appliance passes to a worker.
+/// The descriptors, limits and options that the appliance passes to a worker.
 struct Place {
     control: RawFd,
     data: RawFd,
@@ -33,14 +35,14 @@ struct Place {
     files: Files,
     writes: Writes,
     landlock: Landlock,
-    /// Limit on the threads of this process's uid.
+    /// Limit on the number of threads of this process's uid.
     threads: Option<u64>,
-    /// How long the session lives without a connection.
+    /// The time that the session continues without a connection.
     grace: Duration,
     budgets: Budgets,
-    /// The socket on which turns at the GPUs are given, if they are.
+    /// The socket on which the worker gets turns at the GPUs, or `None` if their time is not divided.
     turns: Option<RawFd>,
-    /// The worker creates a context before there is a client.
+    /// Whether the worker creates a context before a client connects.
     warm: bool,
 }
 
@@ -93,16 +95,19 @@ fn print_snapshot(path: &str) -> Result<(), String> {
 
 fn run_session(path: &str, place: &Place) -> Result<(), String> {
     let line = |e: std::io::Error| e.to_string();
-    // SAFETY: the appliance started this process with these descriptors for it alone to use; nothing else took them.
+    // SAFETY: the appliance started this process with these descriptors for its exclusive use, and nothing else took
+    // them.
     let (control, data) = unsafe { (OwnedFd::from_raw_fd(place.control), OwnedFd::from_raw_fd(place.data)) };
-    // SAFETY: as above.
+    // SAFETY: the same reason as above.
     let turns = place.turns.map(|turns| unsafe { OwnedFd::from_raw_fd(turns) });
     sandbox::limit(place.threads).map_err(line)?;
-    // Opened first: the sandbox may make this process non-dumpable, and then it can no longer open the file.
+    // The file is opened first, because the sandbox may make this process non-dumpable, and then the file can no longer
+    // be opened.
     let pagemap = File::open(PAGEMAP);
     sandbox::prepare(&place.hidden, place.writes, place.landlock)?;
-    // SAFETY: no other thread exists yet. Kernels are loaded when they are described, on a helper's thread, because that may
-    // wait for a running kernel; many hardware queues, because a stream that shares one with a waiting stream waits too.
+    // SAFETY: no other thread exists yet. Kernels are loaded when they are described, on a helper's thread, because
+    // loading may wait for a running kernel. There are many hardware queues, because a stream that shares a queue with
+    // a waiting stream waits too.
     unsafe {
         std::env::set_var("CUDA_MODULE_LOADING", "LAZY");
         std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32");
@@ -110,7 +115,7 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     let text = Text::capture().map_err(line)?;
     let driver = Arc::new(open_driver(path)?);
     if let Ok(pagemap) = pagemap {
-        // A driver that cannot do this has its mirrors read whole.
+        // If a driver does not support this, its mirrors are read as a whole.
         let _ = driver.follow_writes(pagemap.as_fd());
     }
     let mut session = Session::new(driver, Some(text), place.budgets.clone())?;
@@ -119,7 +124,7 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     if place.warm {
         session.warm_up().map_err(|code| format!("no context is made before there is a client: CUDA error {code}"))?;
     }
-    // The kernel may otherwise add 50 us to every short sleep.
+    // By default the kernel may add 50 us to every short sleep.
     let _ = rustix::thread::set_current_timer_slack(Some(std::num::NonZeroU64::MIN));
     watchdog::watch_appliance(control.as_fd()).map_err(line)?;
     server::tell_ready(control.as_fd()).map_err(line)?;

@@ -24,7 +24,7 @@ _CLIENT_SIDE: Final = frozenset(("eager", "aot_eager", "aot_eager_decomp_partiti
 
 
 def install() -> None:
-    """Installs the patches for the lifetime of the process, as `names.install` does."""
+    """Installs the patches until the process ends. `names.arm` calls it once, through `cuda.install`."""
     torch.backends.cuda.is_built = lambda: True
     # torch flattens weights only for cuDNN, which the acceptor would do itself.
     torch.backends.cudnn.is_acceptable = lambda _tensor: False

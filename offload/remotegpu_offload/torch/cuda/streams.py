@@ -25,7 +25,10 @@ def synchronize(device: Any = None) -> None:
 
 
 class Stream:
-    """The session's only sequence of operations. Priorities and ids are stored for programs that print them."""
+    """A torch stream. All streams stand for the session's one sequence of operations.
+
+    The priority and the id have no effect.
+    """
 
     def __init__(self, device: Any = None, priority: int = 0, **_more: Any) -> None:
         device_names.to_remote(device)

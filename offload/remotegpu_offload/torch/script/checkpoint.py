@@ -36,7 +36,7 @@ _save = _Save()
 
 
 def install() -> None:
-    """Installs the functions permanently. Call it after `names.install`."""
+    """Replaces `torch.save` and `torch.UntypedStorage.cpu` until the process ends. `names.arm` calls it once."""
     original = torch.save
 
     @functools.wraps(original)

@@ -14,7 +14,10 @@ _pinned: Any = WeakIdKeyDictionary()
 
 
 def install() -> None:
-    """Installs the functions permanently, like `names.install`."""
+    """Replaces the pinned memory and `reduce_tensor` functions of torch until the process ends.
+
+    `names.arm` calls it once.
+    """
     pinned = torch.Tensor.is_pinned
 
     @functools.wraps(torch.Tensor.pin_memory)

@@ -59,7 +59,10 @@ class ApplianceSnapshot:
 
 
 class Appliances:
-    """A source that reads appliances. The first `read` raises ApplianceError if an appliance cannot be read."""
+    """A source that reads GPUs and leases from appliances. If an appliance fails, `read` returns its last reading.
+
+    Raises ApplianceError if an appliance fails before its first reading.
+    """
 
     def __init__(self, endpoints: Sequence[str], access: Access) -> None:
         self._access = access

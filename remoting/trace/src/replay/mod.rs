@@ -1,7 +1,8 @@
-//! Replay: a driver that answers as recorded, and ends the program where it differs.
+//! Replay mode: a driver that returns recorded answers, and ends the program at the first call that differs from the
+//! recording.
 //!
-//! `world` stands for the driver's objects. `mode` uses it instead of `record`.
-//! It must not call a driver.
+//! `world` provides substitutes for the driver's objects. `mode` selects this module in place of `record`. This module
+//! must not call a driver.
 
 mod world;
 
@@ -21,7 +22,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The exit code of `remotegpu` (cli/exits.py) where the program differs from the recording.
+/// The exit code of `remotegpu` (cli/exits.py) if the program differs from the recording.
 const DIVERGED: i32 = 65;
 
 pub struct Replayer {
@@ -35,20 +36,20 @@ pub struct Replayer {
 struct State {
     made: Made,
     threads: Vec<Thread>,
-    /// Arrivals of host functions, which show for which of them a call waits.
+    /// The progress of streams, which determines the host functions that a call must wait for.
     arrivals: Arrivals,
 }
 
-/// One recorded thread.
+/// A thread of the recording.
 struct Thread {
     name: String,
-    /// Indices of its records, without those that the driver made itself.
+    /// The indices of the thread's records, without the calls that the driver made itself.
     records: VecDeque<usize>,
     taken: bool,
 }
 
 thread_local! {
-    /// Which recorded thread this one is, from 1.
+    /// The number of the recorded thread that this thread replays, from 1. 0 if it has not been chosen.
     static TAKEN: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -104,7 +105,7 @@ impl Replayer {
         record.code
     }
 
-    /// Gives the program the recorded answer.
+    /// Writes the recorded outputs of a call to the program's memory, and queues its host functions.
     fn answer(&self, call: &Call, record: &Record, stream: Stream, state: &mut State) {
         let lacking = |what: &str| -> ! {
             self.diverged(&format!("record {} ({}): {what}", record.number, record.function));
@@ -117,14 +118,15 @@ impl Replayer {
             let data = record.outputs.field("written").or(self.recording.arrived.get(&(record.number, name.into())));
             let bytes = contents(area, data).unwrap_or_else(|what| lacking(&what));
             let copy = move || fill(area, bytes.as_deref());
-            // A host function may still need the present content; a write that nothing can wait for may come at once.
+            // A pending host function may still need the old content, so the write waits in the stream. If nothing is
+            // pending, it may happen at once.
             if call.function.is_asynchronous() && !state.arrivals.before(stream).is_empty() {
                 self.enqueue(record.number, stream, state, Box::new(copy));
             } else {
                 copy();
             }
         }
-        // Its writes to page-locked memory are there once the program knows it.
+        // Write the page-locked memory whose new content the program learned of with this call.
         for told in &record.arrived {
             let at = told.field("at").and_then(Value::as_text).and_then(|name| state.made.names.address_of(name));
             let alive = at.and_then(|address| state.made.names.allocation_at(address)).filter(|found| found.hosts);
@@ -136,7 +138,7 @@ impl Replayer {
         }
         call.freed().into_iter().for_each(|base| state.made.free(base));
         let context = call.word(0);
-        // SAFETY: where the program has its answer, if the function gives one.
+        // SAFETY: the program passed the address, and the driver function writes a context there.
         let answered = || unsafe { crate::memory::word(context, 8) }.unwrap_or(0);
         let gives = matches!(call.function.base(), "cuCtxCreate" | "cuCtxGetCurrent");
         follow_context(call.function.base(), context, if gives { answered() } else { 0 });
@@ -148,7 +150,7 @@ impl Replayer {
             if let Type::Callback(with_stream) = described.of {
                 let [raw, argument] = ["stream", "argument"].map(|name| call.named(name).unwrap_or(0));
                 let function = call.word(place) as usize;
-                // SAFETY: the program's function with its argument, as the call promised it.
+                // SAFETY: the program passed the function and its argument for this purpose.
                 let run = move || unsafe {
                     if with_stream {
                         std::mem::transmute::<usize, unsafe extern "C" fn(u64, u32, u64)>(function)(raw, 0, argument);
@@ -168,8 +170,8 @@ impl Replayer {
         self.callbacks.add(stream, Callback { number, after, run });
     }
 
-    /// The recorded thread that makes this call: the one of that name; otherwise the first one that begins with this
-    /// call.
+    /// Returns the recorded thread that this thread replays: the one with the same name or, for a thread without a
+    /// stable name, the first one whose recording begins with this call.
     fn thread(&self, call: &Call, state: &mut State) -> usize {
         if TAKEN.get() == 0 {
             let State { made, threads, .. } = state;
@@ -200,20 +202,20 @@ impl Replayer {
         stop(DIVERGED, &format!("replay of {}: {sentence}", self.path.display()));
     }
 
-    /// Checks at the program's end that it has made all calls.
+    /// Ends the process with an error if the program ends before it has made all recorded calls.
     pub fn check_end(&self) {
         let Ok(state) = self.state.try_lock() else { return };
         let left = state.threads.iter().filter_map(|thread| thread.records.front()).min();
         if let Some(record) = left.map(|place| &self.recording.records[*place]) {
             let expected = self.text_of(record);
-            // SAFETY: all of C's streams; the process is in its end.
+            // SAFETY: flushes all streams of the C library. The process is ending.
             unsafe { libc::fflush(std::ptr::null_mut()) };
             self.diverged(&format!("the program ended before record {}, {expected}", record.number));
         }
     }
 }
 
-/// The recorded contents of an area; `None`: the program could not see them.
+/// Returns the recorded contents of an area, or `None` if the program could not see them.
 fn contents(area: Area, data: Option<&Value>) -> Result<Option<Vec<u8>>, String> {
     if data.and_then(Value::as_text) == Some(COVERED) {
         return Ok(None);
@@ -230,12 +232,12 @@ fn contents(area: Area, data: Option<&Value>) -> Result<Option<Vec<u8>>, String>
 
 fn fill(area: Area, contents: Option<&[u8]>) {
     if let Some(contents) = contents {
-        // SAFETY: the program has passed this memory to be written.
+        // SAFETY: the program passed this memory for output.
         unsafe { area.fill(contents) };
     }
 }
 
-/// The difference between a call and its record; `None`: there is none, and new names are bound.
+/// Returns the difference between a call and its record. If there is none, returns `None` and binds the new names.
 fn difference(record: &Record, call: &Call, names: &mut Names) -> Option<String> {
     if record.function != call.function.symbol {
         return Some("another function".into());
@@ -281,9 +283,9 @@ fn text_of(function: &str, described: Option<&[Described]>, inputs: &Value) -> S
     format!("{function}{}{}", &text[..cut], if cut < text.len() { "..." } else { "" })
 }
 
-/// Ends the process with one sentence: neither hangs nor runs what the program has registered for its end.
+/// Prints one sentence and ends the process. It does not run the exit handlers of the program, so that it cannot hang.
 pub fn stop(code: i32, sentence: &str) -> ! {
     eprintln!("remotegpu: trace: {sentence}");
-    // SAFETY: never returns.
+    // SAFETY: `_exit` never returns.
     unsafe { libc::_exit(code) }
 }

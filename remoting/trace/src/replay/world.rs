@@ -1,4 +1,4 @@
-//! A replay's substitutes for a driver's objects: numbers for handles, mappings for memory, private tables.
+//! Substitutes for the driver's objects in a replay: numbers for handles, mappings for memory, and private tables.
 
 use crate::arguments::World;
 use crate::memory;
@@ -17,7 +17,8 @@ use std::ffi::c_void;
 use std::ptr::without_provenance_mut;
 use std::sync::OnceLock;
 
-/// Handles lie in a range that nothing else gets; a program that dereferences one ends at once.
+/// The size of the address range that handles come from. It is reserved without access, so that a program that
+/// dereferences a handle crashes at once.
 const HANDLES: u64 = 1 << 30;
 const STEP: u64 = 64;
 
@@ -25,7 +26,7 @@ pub struct Made {
     pub names: Names,
     functions: signature::Table,
     next: u64,
-    /// Memory of the program's own.
+    /// The addresses of registered memory, which belongs to the program.
     adopted: HashSet<u64>,
 }
 
@@ -82,7 +83,7 @@ impl World for Made {
     }
 
     fn table(&mut self, uuid: u64) -> Option<u64> {
-        // SAFETY: the identifier that the program asks with.
+        // SAFETY: the program passed this identifier.
         let uuid = unsafe { memory::value::<CUuuid>(uuid) }?;
         export_tables::find(&uuid, TABLES.get()?).map(|table| table as u64)
     }
@@ -93,18 +94,20 @@ impl World for Made {
     }
 }
 
-/// The recorded driver's answers for the private tables, whose calls are not recorded.
+/// The functions of the driver's private tables. Calls of them are not recorded, so this module answers with facts from
+/// the recording.
 pub struct Tables {
     version: u32,
     devices: Vec<DeviceIdentity>,
-    /// One for each device.
+    /// The primary context of each device, or `None` if the recording contains none.
     primaries: Vec<Option<u64>>,
 }
 
 static TABLES: OnceLock<Tables> = OnceLock::new();
 
 thread_local! {
-    /// The thread's stack of contexts. Never dropped: programs call the driver to the very end of a thread.
+    /// The stack of contexts of the calling thread. It is never dropped, because programs call the driver until the end
+    /// of a thread.
     static CURRENT: Cell<Option<&'static RefCell<Vec<u64>>>> = const { Cell::new(None) };
 }
 
@@ -140,7 +143,7 @@ fn identity(device: &Value) -> DeviceIdentity {
     }
 }
 
-/// Keeps the calling thread's context, as the recorded answers tell it.
+/// Updates the calling thread's stack of contexts after a call, from its argument and the recorded answer.
 pub fn follow_context(base: &str, given: u64, answered: u64) {
     let stack = &mut *current().borrow_mut();
     match base {
@@ -178,13 +181,13 @@ impl Host for Tables {
         without_provenance_mut(current().borrow().last().copied().unwrap_or(0) as usize)
     }
 
-    /// The context's handle: the recording has no private call's answer.
+    /// Returns the handle of the context as its id, because the recording contains no answers of private calls.
     fn context_id(&self, context: CUcontext) -> Result<u64, CUresult> {
         let context = if context.is_null() { self.current_context() } else { context };
         Ok(context.addr() as u64)
     }
 
-    /// The stream's handle; the default streams of all threads count as one.
+    /// Returns the handle of the stream as its id. The per-thread default streams of all threads have the same id.
     fn stream_id(&self, stream: CUstream, per_thread: bool) -> Result<u64, CUresult> {
         let default = if per_thread { CU_STREAM_PER_THREAD } else { CU_STREAM_LEGACY };
         Ok(if stream.is_null() { default } else { stream }.addr() as u64)

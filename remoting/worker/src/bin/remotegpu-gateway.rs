@@ -1,4 +1,4 @@
-//! The gateway of an appliance; see [`remotegpu_worker::gateway`].
+//! The program `remotegpu-gateway`: parses its options and runs [`remotegpu_worker::gateway`].
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
@@ -17,8 +17,8 @@ fn main() -> ExitCode {
 
 fn start() -> Result<(), String> {
     let options = Options::parse(std::env::args().skip(1))?;
-    // SAFETY: the appliance started this program with the descriptor open and nothing else here uses it; a number that
-    // is not open only makes the first use fail.
+    // SAFETY: the appliance started this program with the descriptor open, and nothing else in this process uses the
+    // descriptor. If the number is not open, the first use fails with an error.
     let control = unsafe { OwnedFd::from_raw_fd(options.control_fd) };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;

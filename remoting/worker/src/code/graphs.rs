@@ -1,4 +1,5 @@
-//! Executable graphs: the driver builds them from nodes that stand for commands, and launches each as one.
+//! Executable graphs. The worker builds each graph in the driver from nodes that correspond to commands, and launches
+//! the whole graph with one call.
 
 use crate::code::launch_shape::{attribute, config};
 use crate::driver::{Driver, Handle, Result};
@@ -14,10 +15,10 @@ use protocol::{
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The only flag that is passed to the driver: the client handles the others.
+/// The only flag that the worker passes to the driver. The client handles the other flags.
 const USE_NODE_PRIORITY: u64 = 8;
 
-/// A graph node as it is added to the driver's graph.
+/// A graph node, in the form that is added to the driver's graph.
 enum Node {
     Empty,
     Kernel(Call),
@@ -26,7 +27,7 @@ enum Node {
     Choose(Condition, Vec<Nodes>),
 }
 
-/// Nodes, each with the edges that lead to it.
+/// A list of nodes, each with the edges that lead to it.
 type Nodes = Vec<(Vec<GraphEdge>, Node)>;
 
 struct Condition {
@@ -36,7 +37,7 @@ struct Condition {
     default: Option<u32>,
 }
 
-/// Limit on the nesting of conditional nodes.
+/// Limit on the nesting depth of conditional nodes.
 const DEEPEST: u32 = 16;
 
 struct Call {
@@ -49,7 +50,7 @@ struct Call {
 // SAFETY: the addresses in a copy are numbers of device memory, which no thread owns.
 unsafe impl Send for Node {}
 
-/// Number of nodes, including those of the bodies.
+/// Returns the number of nodes, including those of the bodies.
 fn count(nodes: &Nodes) -> u64 {
     let bodies = nodes.iter().map(|(_, node)| match node {
         Node::Choose(_, bodies) => bodies.iter().map(count).sum(),
@@ -62,8 +63,8 @@ fn is_ordinary(edge: &GraphEdge) -> bool {
     *edge == GraphEdge { place: edge.place, ..GraphEdge::default() }
 }
 
-/// Builds the graph and instantiates it. If the driver refuses, builds again with ordinary edges only: they order at
-/// least as strictly, so they are always correct.
+/// Builds and instantiates the graph. If the driver refuses, builds the graph again with ordinary edges only. Ordinary
+/// edges order at least as strictly, so the result is always correct.
 fn build(driver: &Driver, context: Handle, flags: u64, nodes: &[(Vec<GraphEdge>, Node)]) -> Result<Handle> {
     driver.set_current(context)?;
     match build_with(driver, context, flags, nodes, is_ordinary) {
@@ -74,7 +75,7 @@ fn build(driver: &Driver, context: Handle, flags: u64, nodes: &[(Vec<GraphEdge>,
     }
 }
 
-/// `ordinary` selects the edges that become ordinary ones.
+/// Builds and instantiates the graph. The edges for which `ordinary` returns true are replaced by ordinary edges.
 fn build_with(
     driver: &Driver,
     context: Handle,
@@ -85,7 +86,7 @@ fn build_with(
     let graph = driver.graph_create()?;
     let built = add_all(driver, context, graph, nodes, &ordinary, &mut HashMap::new())
         .and_then(|()| driver.graph_instantiate(graph, flags & USE_NODE_PRIORITY));
-    // The executable graph does not need the graph.
+    // The executable graph does not need the graph that it was made from.
     let destroyed = driver.graph_destroy(graph);
     built.and_then(|executable| destroyed.map(|()| executable))
 }
@@ -141,7 +142,7 @@ fn add_all(
     Ok(())
 }
 
-/// Returns a kernel's parameters with the driver's condition handles in place of the client's.
+/// Returns a kernel's parameters, with the client's condition handles replaced by the driver's.
 fn with_conditions(parameters: &[u8], conditions: &HashMap<u64, u64>) -> Vec<u8> {
     let mut parameters = parameters.to_vec();
     if !conditions.is_empty() {
@@ -201,7 +202,7 @@ impl Session {
         nodes.iter().map(|node| Ok((node.after.clone(), self.node(context, node, deepest)?))).collect()
     }
 
-    /// Translates a node for the driver, after the same checks as for the command that does the same.
+    /// Converts a node for the driver, after the same checks as for the corresponding command.
     fn node(&self, context: u64, node: &GraphNode, deepest: u32) -> Result<Node> {
         let malformed = |_: DecodeError| CUDA_ERROR_INVALID_VALUE;
         match node.code {
@@ -260,13 +261,14 @@ impl Session {
         Ok(Outcome::Done)
     }
 
-    /// Destroys an executable graph when all work of the context so far is complete: launches that wait still need it.
+    /// Destroys an executable graph when all work that the context has so far is complete, because waiting launches
+    /// still need the graph.
     pub fn graph_destroy(&mut self, seq: u64, id: u64) -> Result<()> {
         let Graph { context, executable, .. } = self.graphs.remove(id)?;
         self.context_join(context, seq, Then::DestroyGraph { context, executable })
     }
 
-    /// Called when nothing uses the executable any more.
+    /// Destroys the driver's executable graph. The caller makes sure that nothing uses it any more.
     pub fn destroy_executable(&mut self, context: u64, executable: Handle) {
         // If the context is gone, the executable is gone too.
         let Ok(handle) = self.contexts.get(context).map(|c| c.handle) else { return };

@@ -1,8 +1,8 @@
-//! Launch rules that an image states for its kernels, for drivers that do not report them: `.reqntid` and
-//! `.maxclusterrank`.
+//! Launch rules that an image states for its kernels: `.reqntid` and `.maxclusterrank`. Some drivers do not report
+//! these rules.
 //!
-//! Cubins and PTX are read as they are. Fat binaries are skipped: they would have to be decompressed a second time. If
-//! a rule is not found here, the driver still refuses the launch, but only when the launch gets there.
+//! Cubins and PTX are read as they are. Fat binaries are skipped, because they would have to be decompressed a second
+//! time. If a rule is not found here, the driver still refuses the launch, but only when it executes the launch.
 
 use driverapi::attributes::{
     LAUNCH_LARGEST_CLUSTER, LAUNCH_REQUIRED_BLOCK_DEPTH, LAUNCH_REQUIRED_BLOCK_HEIGHT, LAUNCH_REQUIRED_BLOCK_WIDTH,
@@ -12,10 +12,10 @@ use driverapi::image::{Image, parse};
 use protocol::KernelInfo;
 use std::collections::HashMap;
 
-/// `CUfunction_attribute`s and their values, including attributes of our own.
+/// Attributes of a function (`CUfunction_attribute`, and attributes of this project) with their values.
 pub type Attributes = Vec<(u32, i32)>;
 
-/// Rules by kernel name.
+/// The launch rules of each kernel of an image, by the kernel's name.
 #[derive(Default)]
 pub struct ImageRules(HashMap<String, Attributes>);
 
@@ -44,7 +44,7 @@ impl ImageRules {
     }
 }
 
-/// Adds the rules that the driver did not report.
+/// Adds to `kernel` the rules that the driver did not report.
 pub fn complete(mut kernel: KernelInfo, rules: &[(u32, i32)]) -> KernelInfo {
     let missing = rules.iter().filter(|(rule, _)| kernel.attributes.iter().all(|(known, _)| known != rule));
     let missing: Attributes = missing.copied().collect();
@@ -60,7 +60,7 @@ fn of_cubin(bytes: &[u8]) -> ImageRules {
     rules
 }
 
-/// Reads the directives between a kernel's name and its body: `.entry NAME (PARAMETERS) .reqntid 128, 1, 1 {`.
+/// Parses the directives between a kernel's name and its body: `.entry NAME (PARAMETERS) .reqntid 128, 1, 1 {`.
 fn of_ptx(text: &str) -> ImageRules {
     let mut rules = ImageRules::default();
     let text = without_comments(text);
@@ -74,7 +74,8 @@ fn of_ptx(text: &str) -> ImageRules {
     rules
 }
 
-/// Returns `None` if the directive is missing, or if its argument is not a plain list of at most three numbers.
+/// Returns the arguments of a directive: at most three numbers. Returns `None` if the directive is missing or its
+/// argument has another form.
 fn numbers_after(head: &str, directive: &str) -> Option<Vec<u32>> {
     let (_, rest) = head.split_once(directive)?;
     let list = rest.split('.').next()?;

@@ -1,4 +1,4 @@
-//! Images that the client sent, under the hash of their bytes.
+//! The store of images that the client sent. The key of an image is the hash of its bytes.
 
 use crate::guard::defences::{Defence, stands};
 use sha2::{Digest, Sha256};
@@ -13,15 +13,16 @@ struct Arriving {
     hasher: Sha256,
 }
 
-/// A complete image. A zero byte follows its bytes and is not part of it: PTX is a C string.
+/// A complete image. A zero byte follows the bytes of the image, because PTX is a C string. This byte is not part of
+/// the image.
 struct Kept {
     bytes: Arc<Vec<u8>>,
-    /// The value of `ImageStore::uses` at the last use.
+    /// The value of `ImageStore::uses` at the last use of the image.
     used: u64,
 }
 
-/// Holds at most `budget` bytes, of finished and unfinished images. The least recently used image is evicted first: the
-/// client sends it again.
+/// A cache that holds at most `budget` bytes of complete and incomplete images. It evicts the least recently used
+/// image, which the client then sends again.
 pub struct ImageStore {
     images: HashMap<Hash, Kept>,
     arriving: HashMap<Hash, Arriving>,
@@ -35,8 +36,8 @@ impl ImageStore {
         ImageStore { images: HashMap::new(), arriving: HashMap::new(), bytes: 0, budget, uses: 0 }
     }
 
-    /// Adds a piece, and returns the image if this was the last one. Pieces come in order. A piece that does not fit
-    /// drops the image, and the load then answers that the image is missing.
+    /// Adds a piece of an image. Returns the image if this was its last piece. Pieces must arrive in order. A piece
+    /// that does not fit drops the image; loading the image then fails because the image is missing.
     pub fn add(&mut self, hash: Hash, offset: u64, total: u64, piece: &[u8]) -> Option<Arc<Vec<u8>>> {
         if self.images.contains_key(&hash) {
             return None;
@@ -67,7 +68,7 @@ impl ImageStore {
         if Hash::from(image.hasher.finalize()) == hash { self.insert(hash, image.bytes) } else { None }
     }
 
-    /// Adds a whole image that has this hash; returns `None` if there is no room for it.
+    /// Adds a complete image whose hash is `hash`. Returns `None` if there is no room for it.
     pub fn insert(&mut self, hash: Hash, mut bytes: Vec<u8>) -> Option<Arc<Vec<u8>>> {
         let more = bytes.len() as u64;
         if !self.images.contains_key(&hash) {
@@ -81,7 +82,7 @@ impl ImageStore {
         self.get(&hash)
     }
 
-    /// Evicts images until there is room for `more` bytes. Returns false if there still is none.
+    /// Evicts images until there is room for `more` bytes. Returns false if evicting all images is not enough.
     fn make_room(&mut self, more: u64) -> bool {
         while self.bytes + more > self.budget {
             let Some(oldest) = self.images.iter().min_by_key(|(_, kept)| kept.used).map(|(hash, _)| *hash) else {

@@ -1,4 +1,4 @@
-//! A launch in the form that the driver takes.
+//! Converts a launch into the structures that the driver takes.
 
 use crate::driver::{Handle, Result};
 use driverapi::attributes::CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
@@ -7,7 +7,7 @@ use driverapi::types::{CUlaunchAttribute, CUlaunchConfig};
 use protocol::{LaunchAttribute, LaunchShape};
 use std::ptr::null_mut;
 
-/// Returns a configuration that points to the attributes.
+/// Returns a launch configuration that points to `attributes`.
 pub fn config(shape: &LaunchShape, attributes: &mut [CUlaunchAttribute], stream: Handle) -> CUlaunchConfig {
     let LaunchShape { grid, block, shared, .. } = *shape;
     CUlaunchConfig {
@@ -24,8 +24,8 @@ pub fn config(shape: &LaunchShape, attributes: &mut [CUlaunchAttribute], stream:
     }
 }
 
-/// Converts an attribute. Refuses those that name objects of the client or create new ones; `launch_events` handles
-/// events.
+/// Converts an attribute. Refuses attributes that name objects of the client or create new objects. `launch_events`
+/// handles the attributes that name events.
 pub fn attribute(a: &LaunchAttribute) -> Result<CUlaunchAttribute> {
     match a.id {
         LaunchAttribute::PROGRAMMATIC_EVENT
@@ -35,7 +35,7 @@ pub fn attribute(a: &LaunchAttribute) -> Result<CUlaunchAttribute> {
     }
 }
 
-/// A launch for queries only, on no stream.
+/// The configuration of a launch that is only queried and never executed. It has no stream.
 pub struct AskedLaunch {
     shape: LaunchShape,
     attributes: Vec<CUlaunchAttribute>,
@@ -47,7 +47,7 @@ impl AskedLaunch {
         Ok(AskedLaunch { shape, attributes })
     }
 
-    /// The result is valid as long as `self`.
+    /// Returns the driver's configuration, which points into `self` and is valid as long as `self`.
     pub fn raw(&mut self) -> CUlaunchConfig {
         config(&self.shape, &mut self.attributes, Handle::NULL)
     }

@@ -1,7 +1,7 @@
-//! Device code: images, modules, launches of their kernels, and graphs that are launched as one.
+//! Device code: images, modules, launches of kernels, and executable graphs.
 //!
-//! `images` holds those that the client sent, `shared_code` those that the appliance keeps for a tenant; `image_rules`
-//! reads the launch rules that an image states. Called by `order::dispatch`.
+//! `images` stores the images that the client sent, `shared_code` gets images that the appliance keeps for a tenant,
+//! and `image_rules` reads the launch rules that an image states. `order::dispatch` calls this folder.
 
 pub(crate) mod graphs;
 pub(crate) mod image_rules;

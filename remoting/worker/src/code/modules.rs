@@ -1,4 +1,4 @@
-//! Images, modules, links and launches.
+//! Loads images as modules, links images, and launches kernels.
 
 use crate::code::image_rules::{Attributes, ImageRules, complete};
 use crate::code::launch_shape::config;
@@ -72,7 +72,7 @@ fn list(driver: &Driver, handle: Handle, rules: &ImageRules, eager: bool) -> Res
 }
 
 /// Loads a kernel and returns its parameters and attributes. Loading may wait for running kernels, and a launch must
-/// never wait: so it happens here, on a helper's thread, before the client may name the kernel.
+/// never wait. Therefore a helper thread loads the kernel before the client may launch it.
 fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
     driver.function_load(function)?;
     let mut params = Vec::new();
@@ -84,7 +84,7 @@ fn describe(driver: &Driver, function: Handle) -> Result<KernelInfo> {
         }
     }
     let attribute = |id| driver.function_attribute(function, id).ok().map(|value| (id, value));
-    // The software GPU reports its further reasons to refuse a launch in these attributes.
+    // The software GPU reports additional launch rules in these attributes.
     let asked = (0..FUNCTION_ATTRIBUTES).chain(LAUNCH_REQUIRED_BLOCK_WIDTH..=LAUNCH_LARGEST_CLUSTER);
     Ok(KernelInfo { params, attributes: asked.filter_map(attribute).collect() })
 }
@@ -158,7 +158,7 @@ impl Session {
         Ok(())
     }
 
-    /// Allows launches of the kernel from now on.
+    /// Allows launches of the kernel, which has been loaded and described.
     pub fn kernel_described(&mut self, described: &Described) {
         let Described { seq, module, index, ref info } = *described;
         if let Ok(module) = self.modules.get_mut(module)
@@ -169,8 +169,8 @@ impl Session {
         self.reply_with(seq, 0, info, &[]);
     }
 
-    /// Unloads a module when all work of the context so far is complete: the driver may wait for that work, and the
-    /// session must not.
+    /// Unloads a module when all work that the context has so far is complete. The driver may wait for that work, and
+    /// the session must not wait.
     pub fn module_unload(&mut self, seq: u64, c: &ModuleUnload) -> Result<()> {
         let Module { context, loaded: module, .. } = self.modules.remove(c.module)?;
         self.context_join(context, seq, Then::UnloadModule { context, module, token: c.token })
@@ -178,7 +178,7 @@ impl Session {
 
     pub fn unload(&mut self, id: u64, module: Arc<LoadedModule>, token: u64) {
         let taken = module.taken;
-        // If the context is gone, the module is gone too.
+        // If the context is gone, so is the module.
         let Ok(context) = self.contexts.get(id).map(|c| c.handle) else { return self.gave_back(taken, token) };
         self.helpers.start(
             move |driver| driver.set_current(context).and_then(|()| module.unload(driver)),
@@ -203,7 +203,8 @@ impl Session {
         Ok(())
     }
 
-    /// `settings` are those at the launch's arrival, if it had to wait since.
+    /// Launches a kernel. `settings` are the settings that the kernel had when the launch arrived, if the launch has
+    /// waited since.
     pub fn launch(
         &mut self,
         seq: u64,
@@ -222,7 +223,7 @@ impl Session {
         let mut given = self.launch_attributes(stream_id, &c.shape.attributes)?;
         let module = self.modules.get(c.module)?;
         let Kernel { function, parameter_bytes, settings: own, .. } = module.kernel(c.kernel)?;
-        // The driver reads as many bytes as the kernel takes, whatever size it is given.
+        // The driver reads as many bytes as the kernel's parameters have, whatever size is passed.
         let parameters = parameters.get(..parameter_bytes.unwrap_or(0)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         own.apply(&self.driver, *function, settings.unwrap_or(own.wanted()))?;
         if !kept(Rule::LaunchCount) && self.stats.launches == 500 {
@@ -250,7 +251,7 @@ impl Session {
                 let mut jit = JitOptions::new(&options);
                 let named = |(input, image): (&protocol::LinkInput, &Arc<Vec<u8>>)| {
                     const PTX: u32 = 1;
-                    // Only PTX is text and counts its terminating zero byte.
+                    // Only PTX is text. Its size includes the terminating zero byte.
                     let end = image.len() - usize::from(input.kind != PTX);
                     (input.kind, CString::new(input.name.replace('\0', "")).unwrap_or_default(), image.clone(), end)
                 };

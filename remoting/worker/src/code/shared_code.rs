@@ -1,6 +1,6 @@
-//! Device code that the appliance keeps for later sessions of the same tenant. The appliance reads an image from a pipe
-//! into memory of its own, so it keeps nothing of this session's; it hands images out in sealed files. The worker does
-//! not trust such a file: an image must have the hash that was asked for.
+//! Device code that the appliance keeps for later sessions of the same tenant. The appliance reads an offered image
+//! from a pipe into its own memory, so that it keeps no memory of this session. It passes a stored image to a worker in
+//! a sealed file. The worker does not trust the file and checks the hash of the image.
 
 use crate::code::images::Hash;
 use crate::driver::Result;
@@ -13,18 +13,18 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-/// Seals of a file that can no longer be changed.
+/// The seals of a file that can no longer be changed.
 const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
-/// Limit on images that are on their way to the appliance: each occupies a helper's thread.
+/// Limit on images that are being sent to the appliance at the same time. Each of them occupies a helper thread.
 const MOST_OFFERS: usize = 16;
 
-/// Reads an image that must have this hash and at most `most` bytes.
+/// Reads an image from a file. Returns `None` if the image does not have this hash or has more than `most` bytes.
 fn read(file: OwnedFd, hash: &Hash, most: u64) -> Option<Vec<u8>> {
     let size = u64::try_from(fstat(&file).ok()?.st_size).ok()?;
     if size > most || !fcntl_get_seals(&file).ok()?.contains(SEALS) {
         return None;
     }
-    // Processes that have the file open share its position, so this reads at an offset of its own.
+    // All processes that have the file open share its position, so this reads at explicit offsets.
     let mut image = vec![0; usize::try_from(size).ok()?];
     std::os::unix::fs::FileExt::read_exact_at(&File::from(file), &mut image, 0).ok()?;
     (Hash::from(Sha256::digest(&image)) == *hash).then_some(image)
@@ -41,13 +41,14 @@ impl Session {
         self.requests.offer(&hash, size, theirs);
         self.offers += 1;
         self.helpers.start(
-            // An appliance that does not want the image closes its end.
+            // The appliance closes its end of the pipe if it does not want the image.
             move |_| File::from(ours).write_all(&image[..size]),
             |session: &mut Session, _| session.offers -= 1,
         );
     }
 
-    /// Loads a module, if necessary with an image that an earlier session of the tenant sent.
+    /// Loads a module. If the session does not have the image, requests it from the appliance, which may keep it from
+    /// an earlier session of the tenant.
     pub fn module_load(&mut self, seq: u64, c: &ModuleLoad) -> Result<()> {
         let is_asked = self.budgets.shared_code_bytes != 0
             && self.images.get(&c.hash).is_none()
@@ -55,7 +56,7 @@ impl Session {
         if is_asked { Ok(()) } else { self.load_module(seq, c) }
     }
 
-    /// Handles the appliance's answer: a file with the image, or none.
+    /// Handles the appliance's answer to a request for an image: a file with the image, or `None`.
     pub fn shared_code(&mut self, id: u64, file: Option<OwnedFd>) {
         let Some((seq, load)) = self.requests.shared_code_asked(id) else { return };
         let (hash, most) = (load.hash, self.budgets.shared_code_bytes.min(self.images.budget));

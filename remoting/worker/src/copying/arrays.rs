@@ -1,5 +1,5 @@
-//! Arrays, textures and surfaces. An array has addresses in the arena without memory behind them; copies to and from
-//! these addresses are given to the driver as copies of the array.
+//! Arrays, textures and surfaces. An array has a range of addresses in the arena that no memory is mapped to. The
+//! worker converts copies from and to these addresses into array copies of the driver.
 
 use crate::driver::Result;
 use crate::memory::slabs::{Array, Memory, Zeroing};
@@ -13,7 +13,7 @@ use driverapi::types::{BoxEnd, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY3D};
 use driverapi::views::ViewWords;
 use protocol::{ArrayCreate, TextureCreate, TextureMade, TextureView};
 
-/// Size of the buffer of zeros that arrays are filled from: at least the longest row.
+/// Size in bytes of the buffer of zeros that fills arrays: at least the longest row.
 const ZEROS: usize = 2 << 20;
 
 /// Limit on a session's textures and surfaces.
@@ -31,7 +31,8 @@ impl Memory {
         self.array_at(address).is_some()
     }
 
-    /// Replaces array addresses in a copy by the arrays' handles and positions.
+    /// Changes a copy whose source or target is in an array: replaces the address by the array's handle and the
+    /// position in the array.
     pub fn name_arrays(&self, copy: &mut CUDA_MEMCPY3D) {
         let mut rows_are_slices = false;
         if copy.srcMemoryType == CU_MEMORYTYPE_DEVICE
@@ -48,7 +49,8 @@ impl Memory {
             (copy.dstXInBytes, copy.dstY, copy.dstZ) = (x, y, z);
             rows_are_slices |= copy.Depth == 1 && copy.dstPitch as u64 == array.steps.slice;
         }
-        // A layout has as few dimensions as possible, so one row of each slice appears there as that many rows.
+        // A layout has as few dimensions as possible. A copy of one row from each slice therefore appears there as a
+        // copy of several rows.
         if rows_are_slices {
             (copy.Depth, copy.Height) = (copy.Height, 1);
             (copy.srcHeight, copy.dstHeight) = (1, 1);
@@ -57,7 +59,7 @@ impl Memory {
 }
 
 impl Session {
-    /// Creates a zeroed array. Its memory is charged before the driver is called.
+    /// Creates an array and fills it with zeros. Its memory is charged before the driver is called.
     pub fn array_create(&mut self, seq: u64, c: &ArrayCreate) -> Result<()> {
         let asked = CUDA_ARRAY3D_DESCRIPTOR {
             Width: c.width as usize,
@@ -83,7 +85,7 @@ impl Session {
         Ok(())
     }
 
-    /// Zeroes an array. Streams wait for it, as for the zeroing of slabs.
+    /// Fills an array with zeros. Streams wait for this, as they wait for the zeroing of slabs.
     fn zero_array(&mut self, context: u64, array: u64, shape: &Shape) -> Result<()> {
         let zeros = match self.contexts.get(context)?.zeros {
             Some(zeros) => zeros,
@@ -111,11 +113,11 @@ impl Session {
         Ok(())
     }
 
-    /// Records an event after all work of the context's own stream; streams wait for it from now on.
+    /// Records an event after all work of the context's internal stream. All streams wait for the event from now on.
     pub fn record_zeroing(&mut self, context: u64) -> Result<Zeroing> {
         let c = self.contexts.get(context)?;
         let event = c.events.take(&self.driver, false)?;
-        // A stream may zero memory for another context of the device, so each waits for the zeroing before it.
+        // A stream may zero memory for another context of the device, so each zeroing waits for the one before it.
         if let Some(before) = self.memory.zeroings.get(&c.device) {
             self.driver.stream_wait_event(c.internal, before.event.handle)?;
         }
@@ -171,7 +173,7 @@ impl Session {
         self.driver.texture_destroy(texture, surface)
     }
 
-    /// Destroys a context's arrays and textures, before the context is destroyed.
+    /// Destroys a context's arrays and textures. Call this before the context is destroyed.
     pub fn end_arrays(&mut self, context: u64) {
         let of_context =
             |(texture, (of, surface)): (&u64, &(u64, bool))| (*of == context).then_some((*texture, *surface));

@@ -15,11 +15,11 @@ use driverapi::types::{BoxEnd, CUDA_MEMCPY3D};
 use protocol::{BULK_CHUNK, Consumed, CopyOnDevice, CopyToDeviceLate, Extent, Message, NeedBytes, SupplyBytes};
 use std::collections::VecDeque;
 
-/// Once this many bytes are on their way to the client, a copy that the client does not wait for adds no more: so few
-/// stay in the processor's cache until they are sent.
+/// While this many bytes wait to be sent to the client, a copy that the client does not wait for adds no more. So few
+/// bytes stay in the processor's cache until they are sent.
 const AHEAD: usize = 2 * BULK_CHUNK;
 
-/// Limit on the pieces of a late copy that are requested ahead.
+/// Limit on the pieces of a late copy that are requested and not yet received.
 const ASKED_AHEAD: usize = 2;
 
 fn host_side(host: Handle, piece: &Piece) -> BoxEnd {
@@ -42,7 +42,7 @@ fn boxed(memory: &Memory, from: &BoxEnd, to: &BoxEnd, piece: &Piece) -> CUDA_MEM
     copy
 }
 
-/// The end of a copy in device memory, or in an array.
+/// The device side of a copy, in device memory or in an array.
 pub struct Target {
     pub address: u64,
     pub layout: Layout,
@@ -70,22 +70,23 @@ impl Target {
 }
 
 impl Session {
-    /// Returns the layout of a box that lies in memory of the session.
+    /// Returns the layout of a box in the session's memory.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if it does not.
+    /// `CUDA_ERROR_INVALID_VALUE` if the box is not entirely in memory of the session.
     pub fn target(&self, address: u64, extent: &Extent) -> Result<Layout> {
         let layout = Layout::new(extent)?;
         self.memory.check(address, layout.span())?;
         Ok(layout)
     }
 
-    /// Tells the client that bytes of its send window are free again, for commands that never got a buffer.
+    /// Notifies the client that `bytes` of its send window are free again, for a command that never got a buffer.
     pub fn consumed(&mut self, bytes: u64) {
         self.out.push(Consumed::CODE, 0, &Consumed { bytes }, &[]);
     }
 
-    /// Takes a page-locked buffer of the context. Returns `None` if none is free; then more are being allocated.
+    /// Takes a page-locked buffer of the context. Returns `None` if no buffer is free; then a helper is allocating
+    /// more.
     pub fn buffer(&mut self, context: u64, len: usize) -> Result<Option<Buffer>> {
         let buffer = self.contexts.get(context)?.staging.take(len);
         if buffer.is_none() {
@@ -94,8 +95,8 @@ impl Session {
         Ok(buffer)
     }
 
-    /// Copies the bytes at `from` of the buffer to the packed box at `offset`, in the stream. Operations that the
-    /// driver has accepted are counted even if a later one fails.
+    /// Copies `len` bytes, which begin at offset `from` of the buffer, to the packed box at `offset`, in the stream.
+    /// Operations that the driver has accepted are counted even if a later one fails.
     pub fn send(
         &mut self,
         stream_id: u64,
@@ -147,12 +148,13 @@ impl Session {
         Ok(Outcome::Done)
     }
 
-    /// A copy must name the context of its stream.
+    /// Checks that a copy names the context of its stream.
     pub fn same_context(&self, stream_id: u64, context: u64) -> Result<()> {
         if self.streams.get(stream_id)?.context == context { Ok(()) } else { Err(CUDA_ERROR_INVALID_CONTEXT) }
     }
 
-    /// Starts a copy whose bytes are requested later. The stream is held until all bytes were supplied.
+    /// Starts a copy whose bytes are requested when the stream reaches it. The stream is held until all bytes have been
+    /// supplied.
     pub fn copy_to_device_late(&mut self, seq: u64, stream_id: u64, c: &CopyToDeviceLate) -> Result<Outcome> {
         let layout = self.target(c.address, &c.extent)?;
         self.same_context(stream_id, c.context)?;
@@ -177,7 +179,7 @@ impl Session {
         Ok(Outcome::Held)
     }
 
-    /// Requests pieces of a late copy while there are buffers for them.
+    /// Requests pieces of a late copy while buffers are free.
     pub fn ask_for_bytes(&mut self, seq: u64) {
         loop {
             let Some(copy) = self.late_copies.0.get_mut(&seq) else { return };
@@ -205,7 +207,7 @@ impl Session {
         }
     }
 
-    /// Repeats requests of late copies that found no buffer.
+    /// Repeats the requests of late copies that found no free buffer.
     pub fn retry_late_copies(&mut self) {
         let reached = |(seq, copy): (&u64, &LateCopy)| (copy.reached && copy.buffers.is_empty()).then_some(*seq);
         let seqs: Vec<u64> = self.late_copies.0.iter().filter_map(reached).collect();
@@ -230,21 +232,21 @@ impl Session {
         } else {
             self.ask_for_bytes(c.command);
         }
-        // The stream is empty, so there is room; no work of it runs before this returns.
+        // The stream is empty, so it has room. None of its work runs before this function returns.
         let stream = self.begin(stream_id)?.ok_or(CUDA_ERROR_UNKNOWN)?;
         let sent = self.send(stream_id, &Target { address, layout, stream }, c.offset, &buffer, 0, bytes.len());
         let marked = self.entry(stream_id, c.command, Action::Consumed { bytes: 0, _buffer: buffer });
         sent.and(marked)
     }
 
-    /// Ends a late copy whose bytes will not come; bytes that came stay copied.
+    /// Cancels a late copy whose bytes the client does not send. Bytes that have arrived stay copied.
     pub fn supply_cancel(&mut self, command: u64) -> Result<()> {
         self.late_copies.0.remove(&command).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         self.finish(command);
         Ok(())
     }
 
-    /// Copies to the client in pieces, as buffers become free. The stream is held until the last piece was issued.
+    /// Copies to the client in pieces, as buffers become free. The stream is held until the driver has the last piece.
     pub fn copy_to_host(&mut self, frame: &mut Frame) -> Result<Outcome> {
         let Command::CopyToHost(c) = &frame.command else { return Err(CUDA_ERROR_INVALID_VALUE) };
         let (context, address, stream_id, seq) = (c.context, c.address, frame.stream_id, frame.seq);
@@ -296,17 +298,17 @@ impl Session {
         on_the_way >= AHEAD && !self.is_waited_for(seq)
     }
 
-    /// Checks a copy on the device; returns the layouts of its target and its source.
+    /// Checks a copy on the device. Returns the layouts of its target and its source.
     fn ends(&self, c: &CopyOnDevice) -> Result<(Layout, Layout)> {
         let to = Extent { pitch: c.to_pitch, slice: c.to_slice, ..c.extent.clone() };
         Ok((self.target(c.to, &to)?, self.target(c.from, &c.extent)?))
     }
 
-    /// Returns a copy on the device in the form that the driver takes.
+    /// Converts a copy on the device into the form that the driver takes.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for addresses outside of device memory, or if the distance between slices is no multiple of the
-    /// pitch.
+    /// `INVALID_VALUE` if an address is outside of device memory, or if the distance between slices is not a multiple
+    /// of the pitch.
     pub fn box_on_device(&self, c: &CopyOnDevice) -> Result<CUDA_MEMCPY3D> {
         self.ends(c)?;
         let e = &c.extent;

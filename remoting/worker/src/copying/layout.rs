@@ -1,13 +1,14 @@
-//! Layout of a packed box of bytes in device memory. Pure.
+//! The layout of a packed box of bytes in device memory. Pure.
 
 use crate::driver::Result;
 use driverapi::errors::*;
 use protocol::Extent;
 
-/// Largest size of a copy; keeps every sum below within 64 bits.
+/// The largest size of a copy in bytes. It keeps every sum in this file within 64 bits.
 const MAX: u64 = 1 << 48;
 
-/// A box of bytes of a copy. `host` and `device` are offsets from the start of the packed form and of the target.
+/// A part of a copy that is itself a box. `host` and `device` are offsets from the start of the packed form and of the
+/// target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub host: u64,
@@ -27,7 +28,7 @@ impl Piece {
     }
 }
 
-/// A checked extent with as few dimensions as possible.
+/// A checked extent, with as few dimensions as possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     pub width: u64,
@@ -38,6 +39,8 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Checks an extent and computes its layout.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if rows or slices overlap, or if a size exceeds `MAX`.
     pub fn new(e: &Extent) -> Result<Layout> {
@@ -67,12 +70,12 @@ impl Layout {
         Layout { width, height: 1, depth: 1, pitch: width, slice: 0 }
     }
 
-    /// Number of bytes in the packed form.
+    /// Returns the number of bytes in the packed form.
     pub fn bytes(&self) -> u64 {
         self.width * self.height * self.depth
     }
 
-    /// Number of bytes in device memory from the first to the last byte of the box.
+    /// Returns the number of bytes in device memory from the first to the last byte of the box.
     pub fn span(&self) -> u64 {
         if self.bytes() == 0 { 0 } else { (self.depth - 1) * self.slice + (self.height - 1) * self.pitch + self.width }
     }
@@ -80,7 +83,7 @@ impl Layout {
     /// Returns the boxes (at most five) that make up `len` bytes of the packed form, starting at `offset`.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if these bytes are not all in the box.
+    /// `CUDA_ERROR_INVALID_VALUE` if some of these bytes are outside the box.
     pub fn pieces(&self, offset: u64, len: u64) -> Result<Vec<Piece>> {
         let end = offset.checked_add(len).filter(|end| *end <= self.bytes()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (mut at, mut pieces) = (offset, Vec::new());
@@ -108,7 +111,7 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// The definition of `Extent`, byte by byte.
+    /// Converts an offset in the packed form into an offset in device memory, according to the definition of `Extent`.
     fn device_offset(e: &Extent, packed: u64) -> u64 {
         let (x, row) = (packed % e.width, packed / e.width);
         row / e.height * e.slice + row % e.height * e.pitch + x

@@ -1,8 +1,8 @@
-//! Copies: between client and device, and on the device.
+//! Copies between client and device, and on the device.
 //!
-//! `layout` computes where the bytes of a box lie (pure), `driver::staging` is the page-locked memory that they pass
-//! through, `stripes` are additional connections for large copies, `striping` uses them. Called by `order::dispatch`.
-//! `memory` decides which memory may be accessed.
+//! `layout` computes where the bytes of a box are in memory (pure). `driver::staging` is the page-locked memory that
+//! copies pass through. `stripes` are additional connections for large copies, and `striping` uses them. `memory`
+//! decides which memory a copy may access. `order::dispatch` calls this folder.
 
 pub mod arrays;
 pub mod copies;

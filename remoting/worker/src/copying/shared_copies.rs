@@ -1,4 +1,4 @@
-//! Copies from and to memory that the client shares: no bytes on the wire.
+//! Copies from and to memory that the client shares with the worker. Their bytes do not go over the wire.
 
 use crate::copying::copies::Target;
 use crate::copying::layout::Piece;
@@ -50,7 +50,7 @@ impl Session {
         })
     }
 
-    /// Gives each piece to the driver; the reply follows when all are complete.
+    /// Gives each piece of the copy to the driver. The reply is sent when all pieces are complete.
     fn copy_shared(
         &mut self,
         frame: &Frame,
@@ -68,7 +68,7 @@ impl Session {
             }
             self.issued(frame.stream_id);
         }
-        // After an error, the pieces that the driver accepted before complete first.
+        // After an error, the reply waits for the pieces that the driver has accepted.
         if let Err(code) = self.entry(frame.stream_id, frame.seq, Action::Shared { code: failed, _memory: shared }) {
             self.late(code);
         }

@@ -1,7 +1,7 @@
-//! Stripes: connections in addition to the session's own that carry the bytes of large copies. Commands use the
-//! session's own connection and name their stripe. A stripe's threads receive into page-locked memory and send from it.
-//! Bytes that a stripe has not carried when it ends go over the session's own connection: they are requested like those
-//! of a late copy, or sent like those of `CopyToHost`.
+//! Stripes: additional connections of a session that carry the bytes of large copies. The commands use the session's
+//! main connection and name the stripe. The threads of a stripe receive into page-locked memory and send from it. If a
+//! stripe ends early, the remaining bytes use the main connection: they are requested like those of a late copy, or
+//! sent like those of `CopyToHost`.
 
 use crate::driver::staging::Buffer;
 use protocol::PieceHeader;
@@ -14,18 +14,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A report of the thread that receives on a stripe.
 pub(super) enum Came {
-    /// A command whose bytes are next, although those of others were to come first.
+    /// The bytes of this command come next, although bytes of other commands were expected first.
     OutOfTurn(u64),
-    /// All bytes of a command.
+    /// All bytes of a command have arrived.
     Bytes(u64, Buffer),
 }
 
-/// State that the sequencer shares with a stripe's threads.
+/// The state that the sequencer shares with a stripe's threads.
 #[derive(Default)]
 pub(super) struct Work {
-    /// Commands whose bytes are to come, each with its memory once there is some.
+    /// The commands whose bytes are expected, each with its buffer once there is one.
     pub(super) expected: HashMap<u64, Option<Buffer>>,
-    /// The last command whose bytes are to come on this stripe.
+    /// The last command whose bytes are expected on this stripe.
     pub(super) last: u64,
     pub(super) to_send: VecDeque<(u64, Arc<Buffer>)>,
     pub(super) closed: bool,
@@ -57,11 +57,12 @@ impl Stripe {
 
     pub(super) fn close(&self) {
         self.tell(|work| work.closed = true);
-        // Fails only if the client has closed its end.
+        // This fails only if the client has closed its end.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    /// Waits for the memory of the bytes that follow. Returns `None` if there is no such command or the stripe ends.
+    /// Waits for the buffer that receives the bytes of a piece. Returns `None` if no command expects the piece, or if
+    /// the stripe ends.
     fn place(&self, piece: PieceHeader, report: &impl Fn(Came)) -> Option<Buffer> {
         let PieceHeader { command, len } = piece;
         let mut work = self.lock();
@@ -72,7 +73,7 @@ impl Stripe {
                     let buffer = work.expected.remove(&command).flatten();
                     return buffer.filter(|buffer| buffer.len() as u64 == len);
                 }
-                // Other pieces were to come first.
+                // Other pieces were expected first.
                 Some(_) if !asked => {
                     asked = true;
                     report(Came::OutOfTurn(command));
@@ -129,13 +130,13 @@ fn fill(socket: &OwnedFd, mut bytes: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// A `CopyToDeviceStriped` that has not been given to the driver.
+/// A `CopyToDeviceStriped` that the driver does not have yet.
 pub(super) struct Arriving {
     pub(super) stripe: u64,
     pub(super) context: u64,
     pub(super) len: usize,
     pub(super) lent: bool,
-    /// Its bytes are the next on the stripe, whatever was to come first.
+    /// Whether the bytes of this command are the next ones on the stripe, although others were expected first.
     pub(super) is_next: bool,
     pub(super) bytes: Option<Buffer>,
 }
@@ -145,7 +146,7 @@ pub struct Stripes {
     pub(super) open: HashMap<u64, Arc<Stripe>>,
     pub(super) newest: u64,
     pub(super) arriving: BTreeMap<u64, Arriving>,
-    /// `CopyToHostStriped` commands whose bytes the client does not have yet, with their stripe.
+    /// The `CopyToHostStriped` commands whose bytes the client has not received, each with its stripe and its buffer.
     pub(super) leaving: BTreeMap<u64, (u64, Arc<Buffer>)>,
 }
 
@@ -155,7 +156,7 @@ impl Stripes {
         self.open.values().for_each(|stripe| stripe.close());
     }
 
-    /// Whether no bytes are on their way to the client.
+    /// Whether no bytes are being sent to the client on a stripe.
     pub fn is_idle(&self) -> bool {
         self.leaving.is_empty()
     }

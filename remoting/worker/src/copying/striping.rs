@@ -1,4 +1,4 @@
-//! Copies whose bytes stripes carry, and the opening and ending of stripes.
+//! Opens and closes stripes, and executes the copies whose bytes they carry.
 
 use crate::copying::copies::Target;
 use crate::copying::stripes::{Arriving, Came, Stripe, Work};
@@ -19,7 +19,7 @@ use std::thread;
 
 /// Limit on a session's stripes.
 const MOST: usize = 8;
-/// Number of pieces for which a stripe gets memory before their bytes come.
+/// The number of pieces for which a stripe gets memory before their bytes arrive.
 const LENT_AHEAD: usize = 4;
 
 fn check_len(len: u64) -> Result<()> {
@@ -27,15 +27,15 @@ fn check_len(len: u64) -> Result<()> {
 }
 
 impl Session {
-    /// Adds a stripe. Closes the socket instead if its number is not the newest, there are too many, the client's wire
-    /// version lacks stripes, or the session is held.
+    /// Adds a stripe. Closes the socket instead if the number is not the newest, if there are too many stripes, if the
+    /// client's wire version has no stripes, or if the session is held.
     pub fn open_stripe(&mut self, number: u64, socket: OwnedFd) {
         let known = since(CopyToDeviceStriped::CODE) <= self.out.wire;
         if !known || self.hold.holds() || number <= self.stripes.newest || self.stripes.open.len() >= MOST {
             return;
         }
         self.stripes.newest = number;
-        // One byte fits into the buffer of a socket on which nothing was sent.
+        // One byte always fits into the send buffer of a new socket.
         if send(&socket, &[carrier::ACCEPTED], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
             return;
         }
@@ -59,7 +59,7 @@ impl Session {
         }
     }
 
-    /// Called when both threads of a stripe have ended.
+    /// Removes a stripe. Called when both of its threads have ended.
     fn stripe_ended(&mut self, number: u64) {
         let ended = self.stripes.open.remove(&number);
         ended.into_iter().for_each(|stripe| stripe.tell(|work| *work = Work { closed: true, ..Work::default() }));
@@ -68,12 +68,12 @@ impl Session {
             self.stripes.leaving.iter().filter(|(_, (of, _))| *of == number).map(|(seq, _)| *seq).collect();
         for seq in left {
             let buffer = self.stripes.leaving.remove(&seq).and_then(|(_, buffer)| Arc::into_inner(buffer));
-            // The buffer has no other owner any more: the threads have ended, and their work was cleared.
+            // The buffer has no other owner: the threads have ended, and their shared state was cleared.
             buffer.into_iter().for_each(|buffer| self.send_unstriped(seq, buffer));
         }
     }
 
-    /// Notes a command that has arrived; its bytes may come before its turn.
+    /// Registers a command that has arrived. Its bytes may arrive before the command runs.
     pub fn expect_striped(&mut self, frame: &Frame) {
         let Command::CopyToDeviceStriped(c) = &frame.command else { return };
         let (Ok(()), Some(stripe)) = (check_len(c.len), self.stripes.open.get(&c.stripe)) else { return };
@@ -93,7 +93,7 @@ impl Session {
         self.lend_to_stripes();
     }
 
-    /// Gives each stripe memory for the pieces that come next.
+    /// Gives each stripe buffers for the next pieces.
     pub fn lend_to_stripes(&mut self) {
         let mut ahead: HashMap<u64, usize> = HashMap::new();
         let mut due = Vec::new();
@@ -121,7 +121,7 @@ impl Session {
 
     fn lend_for(&mut self, seq: u64) {
         let Some(&Arriving { stripe, context, len, lent: false, .. }) = self.stripes.arriving.get(&seq) else { return };
-        // If there is no context or memory yet, this is tried again after a completion.
+        // If there is no context or no buffer yet, this is tried again after a completion.
         let (Ok(Some(buffer)), Some(stripe)) = (self.buffer(context, len), self.stripes.open.get(&stripe)) else {
             return;
         };
@@ -132,7 +132,7 @@ impl Session {
     }
 
     fn striped_bytes(&mut self, seq: u64, buffer: Buffer) {
-        // A command that has failed was answered already.
+        // The error of a failed command was already reported.
         let Some(piece) = self.stripes.arriving.get_mut(&seq) else { return };
         self.stats.bytes_in += buffer.len() as u64;
         piece.bytes = Some(buffer);
@@ -170,8 +170,8 @@ impl Session {
         Ok(Outcome::Done)
     }
 
-    /// Fails a `CopyToDeviceStriped`. If its bytes have not arrived, also closes its stripe: bytes that come there can
-    /// no longer be told apart.
+    /// Reports that a `CopyToDeviceStriped` failed. If its bytes have not arrived, also closes the stripe, because the
+    /// worker can no longer tell which command the bytes on it belong to.
     pub fn fail_striped(&mut self, seq: u64, len: u64, code: Code) {
         let piece = self.stripes.arriving.remove(&seq);
         if piece.as_ref().is_none_or(|piece| piece.bytes.is_none()) {
@@ -202,12 +202,12 @@ impl Session {
             target.to_host(&self.driver, &self.memory, &piece, to)?;
             self.issued(frame.stream_id);
         }
-        // The reply reports a failure here.
+        // A failure is reported by the reply.
         let _ = self.entry(frame.stream_id, frame.seq, Action::Striped { stripe, buffer });
         Ok(Outcome::Done)
     }
 
-    /// Sends the bytes of a `CopyToHostStriped`, which have arrived from the device.
+    /// Sends the bytes of a `CopyToHostStriped`, which the device has written to the buffer.
     pub fn send_striped(&mut self, seq: u64, number: u64, buffer: Buffer) {
         let Some(stripe) = self.stripes.open.get(&number) else { return self.send_unstriped(seq, buffer) };
         self.out.bytes_out += buffer.len() as u64;
@@ -222,7 +222,8 @@ impl Session {
         self.synchronised(seq, 0);
     }
 
-    /// The client has received the bytes; twice, if their stripe has ended.
+    /// Releases the buffer of a copy after the client has received its bytes. The client may report this twice if the
+    /// stripe has ended.
     pub fn landed(&mut self, seq: u64) {
         if self.stripes.leaving.remove(&seq).is_some() {
             self.synchronised(seq, 0);

@@ -1,11 +1,11 @@
-//! Tensor maps: the device's driver encodes them, because only it knows their format.
+//! Tensor maps. The device's driver encodes them, because only the driver knows their format.
 
 use crate::driver::{Driver, Result};
 use crate::session::commands::Session;
 use protocol::TensorMap;
 
 impl Session {
-    /// Replies with the map that the driver made in a context.
+    /// Encodes a tensor map with the driver in a context, and replies with it.
     pub fn tensor_map(
         &mut self,
         seq: u64,

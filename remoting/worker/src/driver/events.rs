@@ -1,10 +1,10 @@
-//! Events of the driver: each record takes one from its context's pool.
+//! The driver's events. Each record of a client's event uses a driver event from the context's pool.
 
 use super::{Driver, Handle, Result};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Events of a context that are not in use, without and with timing.
+/// The driver events of a context that are not in use, without and with timing.
 #[derive(Debug, Clone)]
 pub struct EventPool {
     context: Handle,
@@ -18,7 +18,7 @@ impl EventPool {
         EventPool { context, free: Rc::default() }
     }
 
-    /// Takes an event for a record. The context must be current.
+    /// Takes a driver event for a record, and creates one if the pool is empty. The context must be current.
     pub fn take(&self, driver: &Driver, timing: bool) -> Result<Rc<RealEvent>> {
         let free = self.free.borrow_mut()[usize::from(timing)].pop();
         let handle = match free {
@@ -29,8 +29,8 @@ impl EventPool {
     }
 }
 
-/// One record of one event. Every record has a driver's event of its own, so that waiting for an old record never waits
-/// for a newer one.
+/// A driver event that stands for one record of a client's event. Each record has its own, so that a wait for an old
+/// record never waits for a newer one.
 #[derive(Debug)]
 pub struct RealEvent {
     pub handle: Handle,

@@ -1,4 +1,4 @@
-//! Graphs: calls that build them from nodes, instantiate them and launch them.
+//! Driver calls that build graphs from nodes, instantiate graphs and launch them.
 
 use super::library::packed;
 use super::{Driver, Handle, Raw, Result};
@@ -48,14 +48,13 @@ impl Driver {
         get!(self.graph_add_kernel(null_mut(), graph.raw(), after.as_ptr(), after.len(), &params)).map(Handle::from)
     }
 
-    /// Creates a condition for a node of this graph; returns the driver's number of it.
+    /// Creates a condition for a conditional node of this graph. Returns the driver's handle of the condition.
     pub fn graph_condition(&self, graph: Handle, context: Handle, default: Option<u32>) -> Result<u64> {
         let flags = if default.is_some() { CU_GRAPH_COND_ASSIGN_DEFAULT } else { 0 };
         get!(self.graph_condition(0, graph.raw(), context.raw(), default.unwrap_or(0), flags))
     }
 
-    /// Adds a node that chooses by a condition of a given kind. Returns the node and the graphs that it chooses from,
-    /// which are empty.
+    /// Adds a conditional node of a given kind. Returns the node and its body graphs, which are empty.
     pub fn graph_add_choice(
         &self,
         graph: Handle,
@@ -73,7 +72,8 @@ impl Driver {
             CUgraphNodeParams { type_: CU_GRAPH_NODE_TYPE_CONDITIONAL, reserved0: [0; 3], of, reserved2: 0 };
         let (before, params) = ((after.as_ptr(), after.len()), &raw mut params);
         let added = get!(self.graph_add_node(null_mut(), graph.raw(), before.0, before.1, params)).map(Handle::from)?;
-        // SAFETY: the driver has filled in the member that the type names: a list of so many graphs, which it keeps.
+        // SAFETY: the driver has filled in the union member that the type selects: a list of `size` graphs, which the
+        // driver owns.
         let made = unsafe { std::slice::from_raw_parts((*params).of.conditional.phGraph_out, size as usize) };
         Ok((added, made.iter().map(|graph| Handle::from(*graph)).collect()))
     }
@@ -102,7 +102,7 @@ impl Driver {
             .map(Handle::from)
     }
 
-    /// Connects two nodes. Fails with `CUDA_ERROR_NOT_SUPPORTED` before CUDA 12.3.
+    /// Adds an edge between two nodes. Returns `CUDA_ERROR_NOT_SUPPORTED` before CUDA 12.3.
     pub fn graph_connect(&self, graph: Handle, from: Handle, to: Handle, edge: &CUgraphEdgeData) -> Result<()> {
         call!(self.graph_connect(graph.raw(), &from.raw(), &to.raw(), edge, 1))
     }

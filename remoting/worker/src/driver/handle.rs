@@ -1,4 +1,4 @@
-//! Handles and error codes of a driver.
+//! The driver's handles and error codes.
 
 use super::Raw;
 use driverapi::errors::*;
@@ -7,7 +7,7 @@ use driverapi::errors::*;
 pub type Code = u32;
 pub type Result<T> = std::result::Result<T, Code>;
 
-/// Whether the device caused the error, and not the program.
+/// Whether the error means that the device is faulty, and not the program.
 pub fn is_unhealthy(code: Code) -> bool {
     matches!(
         code,
@@ -18,7 +18,7 @@ pub fn is_unhealthy(code: Code) -> bool {
     )
 }
 
-/// A context, stream, event, module, function or page-locked memory of the driver; 0 is NULL.
+/// A driver handle of a context, stream, event, module or function, or the address of page-locked memory. 0 is NULL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Handle(pub usize);
 

@@ -1,6 +1,6 @@
-//! Threads for driver calls that may block: module loads, links, contexts, unmapping, page-locked memory.
+//! Helper threads for driver calls that may block: module loads, links, contexts, unmapping, page-locked memory.
 //!
-//! A job runs on such a thread; its follow-up runs on the sequencer, with the session.
+//! A job runs on a helper thread. Its follow-up then runs on the sequencer thread, with access to the session.
 
 use crate::driver::Driver;
 use rustix::event::{EventfdFlags, eventfd};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// The follow-up of a job, which the sequencer runs with the job's result.
 type Then<S> = Box<dyn FnOnce(&mut S) + Send>;
-/// A follow-up, and the kind of its job.
+/// The kind of a finished job, and its follow-up.
 type Report<S> = (Kind, Then<S>);
 type Job<S> = Box<dyn FnOnce(&Driver) -> Then<S> + Send>;
 
@@ -19,11 +19,11 @@ type Job<S> = Box<dyn FnOnce(&Driver) -> Then<S> + Send>;
 enum Kind {
     AtOnce,
     InOrder,
-    /// Not a job: a thread that lives longer.
+    /// Work of a long-lived thread that is not a job.
     Other,
 }
 
-/// Limit on the jobs of no particular order that run at the same time.
+/// Limit on the unordered jobs that run at the same time.
 const AT_ONCE: usize = 32;
 
 pub struct Helpers<S: 'static> {
@@ -32,15 +32,17 @@ pub struct Helpers<S: 'static> {
     report: Sender<Report<S>>,
     memory: Option<Sender<Job<S>>>,
     running: usize,
-    /// Jobs that run one after another and whose results were not taken yet.
+    /// The number of ordered jobs whose results have not been taken.
     in_order: usize,
     waiting: VecDeque<Job<S>>,
     wake: Arc<OwnedFd>,
 }
 
 impl<S: 'static> Helpers<S> {
+    /// Creates the helpers. Their threads start with the first jobs.
+    ///
     /// # Errors
-    /// If the system has no more descriptors.
+    /// Fails if the system has no more descriptors.
     pub fn new(driver: Arc<Driver>) -> std::io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (report, results) = channel();
@@ -56,12 +58,12 @@ impl<S: 'static> Helpers<S> {
         })
     }
 
-    /// Readable when a result may be taken.
+    /// Returns a descriptor that is readable when a result is available.
     pub fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Runs `job` on a thread of its own.
+    /// Runs `job` on a new thread.
     pub fn start<T: Send + 'static>(
         &mut self,
         job: impl FnOnce(&Driver) -> T + Send + 'static,
@@ -84,7 +86,7 @@ impl<S: 'static> Helpers<S> {
             sender
         });
         self.in_order += 1;
-        // The thread ends only when this sender is dropped.
+        // The channel is open: the thread ends only when this sender is dropped.
         let _ = memory.send(boxed(job, then));
         self.memory = Some(memory);
     }
@@ -98,7 +100,8 @@ impl<S: 'static> Helpers<S> {
         }
     }
 
-    /// Returns a function with which another thread queues work for the sequencer, in the thread's order.
+    /// Returns a function that another thread can call to queue work for the sequencer. The work of one thread runs in
+    /// its order.
     pub fn for_thread(&self) -> impl Fn(Then<S>) + Send + Clone + use<S> {
         self.reporter(Kind::Other)
     }
@@ -106,18 +109,18 @@ impl<S: 'static> Helpers<S> {
     fn reporter(&self, kind: Kind) -> impl Fn(Then<S>) + Send + Clone + use<S> {
         let (results, wake) = (self.report.clone(), self.wake.clone());
         move |then| {
-            // The channel has no receiver when the session is over.
+            // The channel has no receiver after the session has ended.
             let _ = results.send((kind, then));
             let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
         }
     }
 
-    /// Clears `wake` after it became readable; only further results make it readable again.
+    /// Clears the descriptor `wake` after it became readable. It becomes readable again when a new result arrives.
     pub fn rest(&self) {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
     }
 
-    /// Takes the next result that has arrived. The caller runs it with the session.
+    /// Takes the next result. The caller runs it with the session.
     pub fn next_result(&mut self) -> Option<Then<S>> {
         let (kind, then) = self.results.try_recv().ok()?;
         match kind {
@@ -131,7 +134,7 @@ impl<S: 'static> Helpers<S> {
         Some(then)
     }
 
-    /// Whether every job has ended and its result was taken.
+    /// Whether all jobs have ended and all results were taken.
     pub fn is_idle(&self) -> bool {
         self.running == 0 && self.in_order == 0
     }

@@ -1,4 +1,4 @@
-//! The calls of a libcuda, typed: no policy.
+//! Typed wrappers of the driver's functions. They contain no policy.
 
 use super::handle::{Handle, Result};
 use super::pages::Pages;
@@ -16,12 +16,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
 
 const PORTABLE: u32 = 1;
-/// Limit on the parts of written memory in one answer.
+/// Limit on the number of written ranges in one answer of the driver.
 const MOST_PARTS: usize = 1024;
 
 pub struct Driver {
     pub(super) table: Table,
-    /// The functions that are called as the client names them.
+    /// The functions that the client's generated calls use.
     pub functions: Functions,
 }
 
@@ -32,16 +32,17 @@ impl Driver {
     /// A message of one line.
     pub fn open(path: &str) -> std::result::Result<Driver, String> {
         let c_path = CString::new(path).map_err(|_| format!("{path:?} is no file name"))?;
-        // SAFETY: a NUL-terminated name; running the library's initialisers is what the operator asked for with --driver.
+        // SAFETY: the name is NUL-terminated. The operator asked to run the initialisers of this library with --driver.
         let library = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
-            // SAFETY: dlerror returns null or a NUL-terminated message that lives until the next dl call of this thread.
+            // SAFETY: dlerror returns null or a NUL-terminated message that is valid until the next dl call of this
+            // thread.
             let reason = unsafe { libc::dlerror().as_ref().map(|m| CStr::from_ptr(m).to_string_lossy().into_owned()) };
             return Err(format!("cannot load the CUDA driver {path}: {}", reason.unwrap_or_default()));
         }
-        // SAFETY: an open library's handle and a NUL-terminated name.
+        // SAFETY: the library is open and the name is NUL-terminated.
         let mut find = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
-        // SAFETY: the library is a libcuda, so its versioned symbols have CUDA's signatures; it is never closed.
+        // SAFETY: the library is a libcuda, so its versioned symbols have CUDA's signatures. It is never closed.
         let (table, functions) = unsafe { (Table::load(&mut find), Functions::load(&mut find)) };
         Ok(Driver { table, functions })
     }
@@ -86,7 +87,7 @@ impl Driver {
     }
 
     pub fn primary_retain(&self, device: i32, flags: u32) -> Result<Handle> {
-        // The flags of an active primary context cannot change any more; different flags are no reason to refuse it.
+        // The flags of an active primary context cannot change. Different flags are no reason to refuse the context.
         let _ = call!(self.primary_set_flags(device, flags));
         get!(self.primary_retain(null_mut(), device)).map(Handle::from)
     }
@@ -110,7 +111,7 @@ impl Driver {
     pub fn context_set_limit(&self, limit: u32, value: u64) -> Result<()> {
         call!(self.context_set_limit(limit, value as usize))
     }
-    /// Blocks; called only on a context that is known to be idle.
+    /// Waits until the current context is idle. It blocks, so it is called only if the context is known to be idle.
     pub fn context_synchronize(&self) -> Result<()> {
         call!(self.context_synchronize())
     }
@@ -132,16 +133,16 @@ impl Driver {
         }
         get!(self.memory_create(0, size as usize, &properties, 0))
     }
-    /// Returns the memory that is mapped at an address. The caller must release it once.
+    /// Returns the memory that is mapped at an address. The caller must release the memory once.
     pub fn memory_retain(&self, address: u64) -> Result<u64> {
         get!(self.memory_retain(0, Handle(address as usize).raw()))
     }
     pub fn memory_export(&self, memory: u64) -> Result<OwnedFd> {
         let fd = get!(self.memory_export(-1, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))?;
-        // SAFETY: the driver made this descriptor for the caller to close.
+        // SAFETY: the driver created this descriptor, and the caller owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
-    /// Imports memory. The descriptor may be closed afterwards.
+    /// Imports memory from a descriptor, which may be closed afterwards.
     pub fn memory_import(&self, file: BorrowedFd<'_>) -> Result<u64> {
         let file = Handle(file.as_raw_fd() as usize).raw();
         get!(self.memory_import(0, file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
@@ -162,40 +163,40 @@ impl Driver {
         let access = CUmemAccessDesc { location: on(device), flags };
         call!(self.memory_set_access(address, size as usize, &access, 1))
     }
-    /// Whether the driver checks bounds, and so must know the allocations within mapped memory.
+    /// Whether the driver checks bounds, and so needs to know the allocations in mapped memory.
     pub fn checks_bounds(&self) -> bool {
         self.table.memory_bound.is_some()
     }
-    /// Registers an allocation for bounds checks; `size` 0 removes it.
+    /// Registers an allocation for bounds checks. `size` 0 removes the allocation.
     pub fn memory_bound(&self, address: u64, size: u64) -> Result<()> {
         call!(self.memory_bound(address, size as usize))
     }
-    /// Enables tracking of writes, if the driver has it; `pagemap` is `driverapi::written::PAGEMAP`, opened.
+    /// Enables tracking of writes, if the driver supports it. `pagemap` is the open file `driverapi::written::PAGEMAP`.
     pub fn follow_writes(&self, pagemap: BorrowedFd<'_>) -> Result<()> {
         call!(self.writes_follow(Handle(pagemap.as_raw_fd() as usize).raw()))
     }
-    /// Returns the parts of these whole pages that were written since the last call, in order; all of them at the first
-    /// call.
+    /// Returns the ranges of these whole pages that were written since the last call, sorted by address. The first call
+    /// returns all pages.
     pub fn written(&self, address: u64, size: u64) -> Result<Vec<Range<u64>>> {
         let (mut parts, mut count) = ([[0; 2]; MOST_PARTS], MOST_PARTS);
         call!(self.writes_taken(parts.as_mut_ptr(), &mut count, address, size as usize))?;
         Ok(parts.iter().take(count).map(|&[start, end]| start..end).collect())
     }
-    /// Allocates page-locked memory that every context may copy from and to.
+    /// Allocates page-locked memory that all contexts may use for copies.
     pub fn host_alloc(&self, size: usize) -> Result<Handle> {
         get!(self.host_alloc(null_mut(), size, PORTABLE)).map(Handle::from)
     }
     /// Allocates page-locked memory filled with zeros.
     pub fn host_zeros(&self, size: usize) -> Result<Handle> {
         let memory = self.host_alloc(size)?;
-        // SAFETY: the driver has just given out these bytes, and nobody else knows of them.
+        // SAFETY: the driver has just allocated these bytes, and no one else has their address.
         unsafe { std::ptr::write_bytes(memory.raw().cast::<u8>(), 0, size) };
         Ok(memory)
     }
     pub fn host_free(&self, memory: Handle) -> Result<()> {
         call!(self.host_free(memory.raw()))
     }
-    /// Page-locks memory, so that every context may copy from and to it as from `host_alloc`.
+    /// Page-locks existing memory, so that all contexts may use it for copies.
     pub fn host_register(&self, pages: &Pages) -> Result<()> {
         call!(self.host_register(Handle(pages.address()).raw(), pages.len(), PORTABLE))
     }
@@ -203,12 +204,12 @@ impl Driver {
         call!(self.host_unregister(Handle(pages.address()).raw()))
     }
 
-    /// Copies from `host`, which lies in page-locked memory of this driver. The caller leaves it alone until the copy
-    /// is complete.
+    /// Copies from `host`, which must be page-locked memory of this driver. The caller must not change the bytes until
+    /// the copy is complete.
     pub fn copy_to_device(&self, address: u64, host: Handle, bytes: usize, stream: Handle) -> Result<()> {
         call!(self.copy_to_device(address, host.raw(), bytes, stream.raw()))
     }
-    /// Copies to `host`, on the conditions of [`Self::copy_to_device`].
+    /// Copies to `host`, under the conditions of [`Self::copy_to_device`].
     pub fn copy_to_host(&self, host: Handle, address: u64, bytes: usize, stream: Handle) -> Result<()> {
         call!(self.copy_to_host(host.raw(), address, bytes, stream.raw()))
     }
@@ -228,7 +229,7 @@ impl Driver {
     pub fn array_destroy(&self, array: Handle) -> Result<()> {
         call!(self.array_destroy(array.raw()))
     }
-    /// Creates a texture, or a surface if `sampling` is none.
+    /// Creates a texture, or a surface if `sampling` is `None`.
     pub fn texture_create(
         &self,
         resource: &CUDA_RESOURCE_DESC,
@@ -270,13 +271,13 @@ impl Driver {
         call!(self.event_query(event.raw()))
     }
 
-    /// Returns the milliseconds from one event to the other.
+    /// Returns the time from one event to the other, in milliseconds.
     pub fn event_elapsed(&self, start: Handle, end: Handle) -> Result<f32> {
         let mut milliseconds = 0.0;
         call!(self.event_elapsed(&mut milliseconds, start.raw(), end.raw())).map(|()| milliseconds)
     }
 
-    /// Blocks; called only on an event that is complete.
+    /// Waits for an event. It blocks, so it is called only if the event is complete.
     pub fn event_synchronize(&self, event: Handle) -> Result<()> {
         call!(self.event_synchronize(event.raw()))
     }
@@ -295,7 +296,8 @@ impl Driver {
         let address = get!(self.module_global(0, &mut size, module.raw(), name.as_ptr()))?;
         Ok((address, size))
     }
-    /// Whether host and device use this memory at one address. False if the driver cannot answer.
+    /// Whether this is managed memory, which host and device use at one address. Returns false if the driver cannot
+    /// answer.
     pub fn is_managed(&self, address: u64) -> bool {
         const IS_MANAGED: u32 = CU_POINTER_ATTRIBUTE_IS_MANAGED;
         let mut managed = 0u32;
@@ -307,14 +309,14 @@ impl Driver {
         if name.is_null() {
             return Err(CUDA_ERROR_NOT_FOUND);
         }
-        // SAFETY: the driver's NUL-terminated name, valid while the module is loaded.
+        // SAFETY: the name is a NUL-terminated string of the driver, valid while the module is loaded.
         Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
     }
-    /// Loads a function's code, which may wait for running kernels.
+    /// Loads a function's code. This may wait for running kernels.
     pub fn function_load(&self, function: Handle) -> Result<()> {
         call!(self.function_load(function.raw()))
     }
-    /// Returns offset and size of a parameter; fails past the last one.
+    /// Returns the offset and the size of a parameter. Fails if the function has no parameter with this index.
     pub fn function_param(&self, function: Handle, index: usize) -> Result<(usize, usize)> {
         let (mut offset, mut size) = (0, 0);
         call!(self.function_param(function.raw(), index, &mut offset, &mut size)).map(|()| (offset, size))
@@ -331,7 +333,7 @@ impl Driver {
     pub fn set_function_shared_mem_config(&self, function: Handle, config: u32) -> Result<()> {
         call!(self.set_function_shared_mem_config(function.raw(), config))
     }
-    /// `parameters` is the kernel's packed parameter buffer.
+    /// Launches a kernel. `parameters` is the kernel's packed parameter buffer.
     pub fn launch(&self, function: Handle, config: &CUlaunchConfig, parameters: &[u8]) -> Result<()> {
         let mut size = parameters.len();
         let mut extra = packed(parameters, &mut size);
@@ -339,7 +341,7 @@ impl Driver {
     }
 }
 
-/// Returns the `extra` argument of a launch: a packed parameter buffer, and its size.
+/// Returns the `extra` argument of a launch, which points to a packed parameter buffer and its size.
 pub(super) fn packed(parameters: &[u8], size: &mut usize) -> [Raw; 5] {
     [
         Handle(CU_LAUNCH_PARAM_BUFFER_POINTER).raw(),

@@ -1,7 +1,8 @@
-//! A libcuda, loaded by path: typed calls, no policy.
+//! The driver: a libcuda that is loaded by path, with typed calls and no policy.
 //!
-//! Handles are numbers here, so that they can cross threads. Every handle that the rest of the crate holds came from
-//! this driver and leaves the tables of `objects` before it is destroyed; that makes the calls of this folder sound.
+//! Handles are numbers, so that threads can exchange them. Every handle that the rest of the crate holds came from this
+//! driver, and is removed from the tables of `objects` before the handle is destroyed. That makes the calls of this
+//! folder sound.
 
 #[macro_use]
 mod call;

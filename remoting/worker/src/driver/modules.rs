@@ -1,11 +1,11 @@
-//! Modules: calls that load images, and link them.
+//! Driver calls that load and link images.
 
 use super::{Driver, Handle, Raw, Result};
 use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
 
-/// The wrapper that compilers put around images: the linked image, and the null-terminated list of parts it was linked
-/// from.
+/// The wrapper that compilers put around images: the linked image, and the null-terminated list of the parts that it
+/// was linked from.
 #[repr(C)]
 struct ImageWrapper {
     magic: u32,
@@ -19,7 +19,7 @@ impl ImageWrapper {
     const WITH_PARTS: u32 = 2;
 }
 
-/// The options of a module load or link, and buffers for the compiler's messages.
+/// The options of a module load or link, and the buffers for the compiler's messages.
 pub struct JitOptions {
     ids: Vec<u32>,
     values: Vec<Raw>,
@@ -32,7 +32,8 @@ const ERROR_LOG: (u32, u32) = (5, 6);
 const LOG_BYTES: usize = 16 << 10;
 
 impl JitOptions {
-    /// Takes only options whose value is a number; options with pointers stay with the client.
+    /// Creates the options for the driver. It accepts only options whose value is a number; the client handles options
+    /// with pointers.
     pub fn new(options: &[(u32, u64)]) -> JitOptions {
         let plain = |id: &u32| matches!(id, 0 | 1 | 7..=16 | 20..=24 | 29..=32 | 34 | 35);
         let mut jit = JitOptions { ids: vec![], values: vec![], info: vec![0; LOG_BYTES], error: vec![0; LOG_BYTES] };
@@ -40,7 +41,7 @@ impl JitOptions {
             jit.push(*id, *value as usize);
         }
         let (info, error) = (jit.info.as_mut_ptr(), jit.error.as_mut_ptr());
-        // One byte of each buffer stays zero, whatever the compiler writes.
+        // The compiler cannot write the last byte of each buffer, so that it stays zero.
         jit.push(INFO_LOG.0, info.expose_provenance());
         jit.push(INFO_LOG.1, LOG_BYTES - 1);
         jit.push(ERROR_LOG.0, error.expose_provenance());
@@ -63,7 +64,7 @@ impl JitOptions {
 }
 
 impl Driver {
-    /// Loads one image, or a bundle of several. The driver takes a bundle in a wrapper that it knows.
+    /// Loads one image, or a bundle of several images. A bundle is passed in a wrapper that the driver knows.
     pub fn module_load(&self, image: &[u8], options: &mut JitOptions) -> Result<Handle> {
         let count = options.ids.len() as u32;
         let (ids, values) = (options.ids.as_mut_ptr(), options.values.as_mut_ptr());
@@ -81,14 +82,14 @@ impl Driver {
         load((&raw const wrapper).cast())
     }
 
-    /// Links `inputs` (kind, name, bytes).
+    /// Links images. Each input has a kind, a name and bytes.
     pub fn link(&self, inputs: &[(u32, CString, &[u8])], options: &mut JitOptions) -> Result<Vec<u8>> {
         let count = options.ids.len() as u32;
         let (ids, values) = (options.ids.as_mut_ptr(), options.values.as_mut_ptr());
         let mut state = null_mut();
         call!(self.link_create(count, ids, values, &mut state))?;
         let linked = self.link_all(state, inputs);
-        // The image belongs to the state, which must be destroyed whether there is an image or not.
+        // The link state owns the image, and must be destroyed whether there is an image or not.
         let destroyed = call!(self.link_destroy(state));
         linked.and_then(|image| destroyed.map(|()| image))
     }
@@ -100,7 +101,7 @@ impl Driver {
         }
         let (mut image, mut size) = (null_mut(), 0);
         call!(self.link_complete(state, &mut image, &mut size))?;
-        // SAFETY: the driver's image of that size, valid until the state is destroyed.
+        // SAFETY: the driver's image has this size and is valid until the state is destroyed.
         Ok(unsafe { std::slice::from_raw_parts(image.cast::<u8>(), size) }.to_vec())
     }
 }

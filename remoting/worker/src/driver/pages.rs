@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
-/// A mapping that lasts until it is dropped. Other processes change the bytes at any time, so nothing here reads them.
+/// A mapping that exists until it is dropped. This code never reads the bytes, because other processes may change them
+/// at any time.
 #[derive(Debug)]
 pub struct Pages {
     address: usize,
@@ -15,12 +16,14 @@ pub struct Pages {
 
 impl Pages {
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-    /// `TMPFS_MAGIC`. A missing page of a memfd is allocated when it is used. Other files with seals have huge pages,
-    /// which may run out: then a use is a bus error.
+    /// `TMPFS_MAGIC`, the file system of a memfd. A missing page of a memfd is allocated at its first use. Other sealed
+    /// files use huge pages, which may run out, and then a use is a bus error.
     const MEMFD: i64 = 0x0102_1994;
 
+    /// Maps a memfd of another process.
+    ///
     /// # Errors
-    /// If the file is no memfd of `len` bytes with the seals, or there is no room for the mapping.
+    /// Fails if the file is not a memfd of `len` bytes with the required seals, or if there is no room for the mapping.
     pub fn open(file: &OwnedFd, len: u64) -> io::Result<Pages> {
         let sealed = fcntl_get_seals(file)?.contains(Pages::SEALS) && fstatfs(file)?.f_type == Pages::MEMFD;
         let len =
@@ -42,7 +45,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped in `open`; a copy that has its address keeps the value until the driver is done.
+        // SAFETY: mapped in `open`. A copy that uses the address keeps this value until the driver is done.
         let _ = unsafe { munmap(with_exposed_provenance_mut(self.address), self.len) };
     }
 }

@@ -1,19 +1,19 @@
-//! Page-locked memory that copies pass through, pooled per context.
+//! Page-locked buffers that copies pass through, in a pool for each context.
 //!
-//! A copy from pageable memory may block until the stream reaches it, and allocating page-locked memory may block too;
-//! neither may happen on the thread that feeds the GPU. So all copies go through buffers of this pool, which helpers
-//! fill.
+//! A copy from pageable memory may block until the stream reaches it, and an allocation of page-locked memory may block
+//! too. Neither may happen on the thread that feeds the GPU. Therefore all copies use buffers of this pool, which
+//! helper threads allocate.
 
 use super::{Driver, Handle, Result};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Room for a frame's fixed fields in front of its bytes.
+/// The room in a buffer for a frame's fixed fields, which precede its bytes.
 const FIELDS: usize = 4 << 10;
 pub const SMALL: usize = (64 << 10) + FIELDS;
 pub const LARGE: usize = protocol::BULK_CHUNK + FIELDS;
 
-/// Limit on the page-locked memory of one context: the send window, and room for copies to the host.
+/// Limit in bytes on the page-locked memory of one context: the send window, and room for copies to the host.
 pub const LIMIT: usize = protocol::SEND_WINDOW as usize + 16 * LARGE;
 
 #[derive(Debug, Default)]
@@ -26,14 +26,14 @@ struct Inner {
     closed: bool,
 }
 
-/// Buffers that a helper is to allocate for a pool, or has allocated.
+/// A number of buffers that a helper allocates for a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Growth {
     pub size: usize,
     pub count: usize,
 }
 
-/// A pool of page-locked buffers. It is shared because threads of stripes hold buffers too.
+/// A pool of page-locked buffers. It is reference-counted because threads of stripes hold buffers too.
 #[derive(Debug, Clone, Default)]
 pub struct Pool(Arc<Mutex<Inner>>);
 
@@ -42,7 +42,7 @@ impl Pool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a buffer for `len` bytes, if one is free.
+    /// Takes a buffer of at least `len` bytes. Returns `None` if no such buffer is free.
     pub fn take(&self, len: usize) -> Option<Buffer> {
         let mut inner = self.inner();
         if inner.closed {
@@ -63,13 +63,13 @@ impl Pool {
         Some(Buffer { memory, capacity, len, pool: self.clone() })
     }
 
-    /// Number of bytes of all its buffers, lent or not.
+    /// Returns the size of all buffers in bytes, in use or not.
     pub fn bytes(&self) -> u64 {
         self.inner().bytes as u64
     }
 
-    /// Returns what to allocate after `take` found nothing; `None` if that is under way, exceeds `room`, or would
-    /// exceed the limit.
+    /// Returns the growth that a pool needs after `take` found no buffer. Returns `None` if the pool is already
+    /// growing, or if the growth would exceed `room` or the limit.
     pub fn grow(&self, len: usize, room: u64) -> Option<Growth> {
         let mut inner = self.inner();
         let growth = match len {
@@ -91,7 +91,7 @@ impl Pool {
         if size == SMALL { inner.small.extend(buffers) } else { inner.large.extend(buffers) }
     }
 
-    /// Stops lending. Returns the memory once none of it is lent or being allocated.
+    /// Closes the pool. Returns all of its memory, or `None` while some of it is in use or being allocated.
     pub fn close(&self) -> Option<Vec<Handle>> {
         let mut inner = self.inner();
         inner.closed = true;
@@ -104,7 +104,7 @@ impl Pool {
     }
 }
 
-/// A piece of page-locked memory with one owner; it returns to its pool when dropped.
+/// A piece of page-locked memory with one owner. When it is dropped, the memory returns to the pool.
 #[derive(Debug)]
 pub struct Buffer {
     memory: Handle,
@@ -123,17 +123,17 @@ impl Buffer {
     }
 
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
-        // SAFETY: `memory` is `capacity >= len` bytes of initialised page-locked memory that this buffer alone owns; it
+        // SAFETY: `memory` is `capacity >= len` bytes of initialised page-locked memory that only this buffer owns. It
         // is not read while a copy into it is pending (`completer` keeps the buffer until then).
         unsafe { std::slice::from_raw_parts(self.memory.raw().cast::<u8>(), self.len) }.get(range).unwrap_or_default()
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; `&mut self` makes the access unique.
+        // SAFETY: as in `bytes`. `&mut self` makes the access unique.
         unsafe { std::slice::from_raw_parts_mut(self.memory.raw().cast::<u8>(), self.len) }
     }
 
-    /// Returns the address of the byte at `offset` for the driver, if `len` bytes follow it.
+    /// Returns the driver's address of the byte at `offset`, or `None` if fewer than `len` bytes follow it.
     pub fn address(&self, offset: usize, len: usize) -> Option<Handle> {
         (offset.checked_add(len)? <= self.len).then(|| Handle(self.memory.0 + offset))
     }
@@ -147,17 +147,17 @@ impl Drop for Buffer {
     }
 }
 
-/// Page-locked memory of a helper's thread, outside of every pool. [`Scratch::free`] returns it.
+/// Page-locked memory of a helper thread that belongs to no pool. [`Scratch::free`] must be called to free it.
 pub struct Scratch {
     memory: Handle,
     len: usize,
 }
 
 impl Scratch {
-    /// The context must be current.
+    /// Allocates `len` bytes. The context must be current.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn new(driver: &Driver, len: usize) -> Result<Scratch> {
         Ok(Scratch { memory: driver.host_alloc(len)?, len })
     }
@@ -167,15 +167,17 @@ impl Scratch {
         self.memory
     }
 
-    /// The first `len` bytes, or all if there are fewer.
+    /// Returns the first `len` bytes, or all bytes if there are fewer.
     pub fn bytes(&mut self, len: usize) -> &mut [u8] {
-        // SAFETY: `memory` is `self.len` bytes of page-locked memory, which the driver has initialised, that this value alone
-        // has; `&mut self` makes the access unique, and no copy of the driver is pending (`Scratch::handle`).
+        // SAFETY: `memory` is `self.len` bytes of page-locked memory, which the driver has initialised and only this
+        // value has. `&mut self` makes the access unique, and no copy of the driver is pending (`Scratch::handle`).
         unsafe { std::slice::from_raw_parts_mut(self.memory.raw().cast::<u8>(), len.min(self.len)) }
     }
 
+    /// Frees the memory. The context must be current.
+    ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn free(self, driver: &Driver) -> Result<()> {
         driver.host_free(self.memory)
     }

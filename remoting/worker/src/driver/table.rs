@@ -1,4 +1,5 @@
-//! The functions of libcuda that the worker calls itself, under the versioned symbols whose signatures it knows.
+//! The functions of libcuda that the worker calls itself. They are loaded by versioned symbols, so that their
+//! signatures are known.
 
 use driverapi::arrays::{CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC};
 use driverapi::types::{
@@ -11,21 +12,24 @@ pub type Raw = *mut c_void;
 
 macro_rules! table {
     ($($field:ident = $symbol:literal ($($type:ty),*);)*) => {
-        /// Function pointers; `None` where the loaded library has no such symbol.
+        /// The function pointers. A pointer is `None` if the loaded library does not have the symbol.
         #[derive(Clone, Default)]
         pub struct Table {
             $(pub $field: Option<unsafe extern "C" fn($($type),*) -> u32>,)*
         }
 
         impl Table {
+            /// Fills the table: `find` returns the address of a symbol, or null.
+            ///
             /// # Safety
-            /// For each symbol, `find` must return null or a function of CUDA's signature for that symbol, callable as
-            /// long as the table is used.
+            /// For each symbol, `find` must return null or a function of CUDA's signature for that symbol. The function
+            /// must be callable as long as the table is used.
             pub unsafe fn load(find: &mut dyn FnMut(&CStr) -> Raw) -> Table {
                 Table {
                     $($field: {
                         let address = find($symbol);
-                        // SAFETY: the caller's promise; a null pointer is `None` of an optional function pointer.
+                        // SAFETY: the caller guarantees the signature. A null pointer is `None` of an optional function
+                        // pointer.
                         unsafe { std::mem::transmute::<Raw, Option<unsafe extern "C" fn($($type),*) -> u32>>(address) }
                     },)*
                 }

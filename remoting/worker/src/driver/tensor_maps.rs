@@ -1,4 +1,4 @@
-//! Tensor maps: the driver encodes and changes them; the device is not accessed.
+//! Driver calls that encode and change tensor maps. They do not access the device.
 
 use super::{Driver, Handle, Raw, Result};
 use driverapi::errors::*;
@@ -11,7 +11,7 @@ use protocol::{
 const MOST_DIMENSIONS: usize = 5;
 const EMPTY: CUtensorMap = CUtensorMap { opaque: [0; 16] };
 
-/// Returns the number of dimensions, if every list has the length that the driver expects.
+/// Returns the number of dimensions. Fails if a list does not have the length that the driver expects.
 fn rank(tensor: &Tensor) -> Result<u32> {
     let rank = tensor.sizes.len();
     let fits = (1..=MOST_DIMENSIONS).contains(&rank)

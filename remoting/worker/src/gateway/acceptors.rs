@@ -1,6 +1,7 @@
-//! Acceptors of offload. They have no network: on a socket of its own each asks for connections, and gets one end of a
-//! socket pair. The gateway serves the other end like a connection from a port, without TLS: a preface of a session's
-//! data, or calls of the control service, which learns the acceptor's session.
+//! Connections from acceptors of offload, which have no network. Each acceptor has its own socket, on which it requests
+//! connections and receives one end of a socket pair for each. The gateway serves the other end like a connection from
+//! a port, without TLS. The connection begins with a preface of a session's data, or carries calls of the control
+//! service, which learns the session of the acceptor.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,34 +22,34 @@ use super::rewind::Rewind;
 use super::state::Gateway;
 use super::strangers::probation::{Most, Probation};
 
-/// Limit on an acceptor's connections that were not handed to a worker. An acceptor that wants more waits.
+/// Limit on an acceptor's connections that no worker has yet. An acceptor that requests more waits.
 const MOST: usize = 32;
 
-/// Limits on connections of all acceptors together: none, because each acceptor has its own limit.
+/// The limits on the connections of all acceptors together: none, because each acceptor has its own limit.
 pub const ANY: Most = Most { in_all: usize::MAX, of_peer: usize::MAX };
 
 /// Serves the acceptor of a session until it closes its socket.
 ///
 /// # Errors
-/// If the system has no more descriptors.
+/// Fails if the system has no more descriptors.
 pub async fn serve(gateway: Arc<Gateway>, session: Id, socket: OwnedFd) -> io::Result<()> {
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket.set_nonblocking(true)?;
-    // A stream socket only by type, like the appliance's (`control`).
+    // Tokio has no type for packet sockets. This socket keeps packet boundaries, like the appliance's (`control`).
     let socket = UnixStream::from_std(socket)?;
     let places = Arc::new(Semaphore::new(MOST));
     let name = format!("session:{}", to_hex(&session));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return Ok(()) };
         let received = socket.async_io(Interest::READABLE, || pass::receive(&socket)).await?;
-        // The content does not matter, nor do descriptors that come with it.
+        // The packet's content and its descriptors are ignored.
         if received.is_none() {
             return Ok(());
         }
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         if pass::send(&socket, b"{}", Some(theirs.as_fd())).is_err() {
-            // The acceptor does not read its answers, or is gone.
+            // The acceptor does not read its answers, or has ended.
             continue;
         }
         let (gateway, name) = (gateway.clone(), name.clone());

@@ -1,4 +1,4 @@
-//! The owner of a connection: what its preface names and proves, and the hand-over.
+//! Admission: finds the owner of a connection by its preface, checks the ticket, and hands the connection over.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,10 +18,11 @@ use super::state::Gateway;
 use super::strangers::probation::Probation;
 use crate::packets::{GatewayEvent, Passed};
 
-/// Orders do not come through the data port: one may be this much later than the connection that it admits.
+/// The longest time to wait for the order that admits a connection. Orders come through another socket, so the order
+/// may be later than the connection.
 const ORDER_DELAY: Duration = Duration::from_millis(100);
 
-/// A stream whose descriptor a worker can continue to use.
+/// A stream that a worker can continue to use by its descriptor.
 pub trait Local: AsyncRead + AsyncWrite + Unpin {
     fn into_fd(self) -> io::Result<OwnedFd>;
 }
@@ -42,8 +43,8 @@ impl Local for UnixStream {
     }
 }
 
-/// Reads the rest of a preface, and gives the connection to its worker or lease. Returns the place among the session's
-/// other connections, if it is one of these: to be kept for as long as the gateway has a part of the connection.
+/// Reads the rest of a preface, and gives the connection to its worker or lease. For an additional connection of a
+/// session, returns its place, which the caller keeps as long as the gateway serves a part of the connection.
 pub async fn preface_follows(
     gateway: &Gateway,
     head: [u8; 4],
@@ -52,7 +53,7 @@ pub async fn preface_follows(
 ) -> Result<Option<Place>, Refused> {
     let preface = read_preface(&mut (&head[..]).chain(&mut stream)).await?;
     let place = admit(gateway, &preface, stream, probation).await?;
-    // The receiver decides from here on.
+    // From here on, the receiver decides about the connection.
     probation.pass();
     Ok(place)
 }
@@ -77,7 +78,7 @@ pub async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> Result<Prefa
     }
 }
 
-/// Checks a preface and gives the connection to its worker or lease. Returns the same as [`preface_follows`].
+/// Checks a preface and gives the connection to its worker or lease. Returns the same value as [`preface_follows`].
 pub async fn admit(
     gateway: &Gateway,
     preface: &Preface,
@@ -90,7 +91,7 @@ pub async fn admit(
         stream.write_all(&[GONE]).await?;
     }
     let admitted = admitted.map_err(|refusal| Refused(refusal.to_string()))?;
-    // The worker decides whether a connection that resumes is the newest: a recorded preface proves nothing.
+    // The worker decides whether a resuming connection is the newest one, because a recorded preface proves nothing.
     if !resumes {
         probation.pass();
     }
@@ -103,7 +104,7 @@ pub async fn admit(
         Admitted::Resumed { worker, epoch, received, place } => {
             let connection = stream.into_fd()?;
             if let Err(error) = hand_over(&worker, Passed::Resume { epoch, received }, &connection) {
-                // A worker that is behind may take a later attempt; a worker that is gone takes none.
+                // A worker whose queue is full may accept a later attempt. A worker that has ended accepts none.
                 if error.kind() != io::ErrorKind::WouldBlock {
                     let _ = send(&connection, &[GONE], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
                 }
@@ -149,7 +150,7 @@ fn worker_is_gone(error: io::Error) -> Refused {
 async fn find(gateway: &Gateway, preface: &Preface) -> Result<Admitted<OwnedFd>, Refusal> {
     let deadline = tokio::time::Instant::now() + ORDER_DELAY;
     loop {
-        // Created before the look-up, so that an order between the look-up and the wait counts.
+        // The future is created before the look-up, so that it notices an order between the look-up and the wait.
         let order = gateway.ordered.notified();
         let decision = gateway.registry().admit(preface, Instant::now());
         let unknown = matches!(decision, Err(Refusal::Unknown));
@@ -159,14 +160,14 @@ async fn find(gateway: &Gateway, preface: &Preface) -> Result<Admitted<OwnedFd>,
     }
 }
 
-/// Returns when the connection or the lease ends.
+/// Returns when the connection or the lease ends. A connection that holds a lease carries no data.
 async fn hold(mut stream: impl Local, mut ended: watch::Receiver<()>) {
     if stream.write_all(&[ACCEPTED]).await.is_err() {
         return;
     }
     let mut byte = [0];
     tokio::select! {
-        // A holding connection carries nothing; a peer that sends something counts as gone.
+        // If the peer sends something, the connection ends too.
         _ = stream.read(&mut byte) => {}
         _ = ended.changed() => {}
     }

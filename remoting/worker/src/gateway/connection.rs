@@ -1,4 +1,4 @@
-//! One accepted connection of the data port, from its first bytes to its hand-over.
+//! Serves one accepted connection of the data port, from its first bytes until it is handed over.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::strangers::limits::RATION;
 use super::strangers::probation::Probation;
 use super::strangers::ration::Rationed;
 
-/// Serves a connection of the data port until it is handed over or, if it holds a lease, until it ends.
+/// Serves a connection of the data port until a worker has it. A connection that holds a lease is served until it ends.
 pub async fn serve(gateway: &Arc<Gateway>, tcp: TcpStream, probation: Arc<Probation>) -> Result<(), Refused> {
     let Some(First { head, carrier, stream, socket }) = first(gateway, tcp, RATION, &probation).await? else {
         return Ok(());
@@ -22,7 +22,7 @@ pub async fn serve(gateway: &Arc<Gateway>, tcp: TcpStream, probation: Arc<Probat
         (Carrier::Frames, Stream::Plain(tcp)) => preface_follows(gateway, head, tcp, &probation).await.map(drop),
         (Carrier::Frames, Stream::Tls(tls)) => {
             let (near, local) = UnixStream::pair()?;
-            // Ends with either side; then nothing is left to send.
+            // The task ends with either side; then nothing is left to send.
             let carried = tokio::spawn(carrier::followed(socket, carrier::pump(tls, near)));
             let place = preface_follows(gateway, head, local, &probation).await?;
             tokio::spawn(async move {

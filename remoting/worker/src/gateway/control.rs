@@ -1,5 +1,5 @@
-//! The conversation with the appliance, in packets of one JSON object. Carries out its orders and reports
-//! [events](super::events).
+//! The socket to the appliance, with packets of one JSON object each. The gateway receives orders on it, carries them
+//! out, and reports [events](super::events).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,22 +15,23 @@ use super::state::Gateway;
 use super::{acceptors, pass};
 use crate::packets::{GatewayEvent, GatewayOrder};
 
-/// Limit on packets that a worker has yet to read, as the kernel counts them: one with a descriptor counts about 1000
-/// bytes.
+/// Limit on the packets that a worker has not read, in bytes as the kernel counts them. A packet with a descriptor
+/// counts about 1000 bytes.
 const UNREAD_BYTES: usize = 16 << 10;
 
 /// Carries out the appliance's orders and reports events until the appliance closes the socket.
 pub async fn serve(gateway: &Arc<Gateway>, socket: OwnedFd, events: mpsc::Receiver<GatewayEvent>) -> io::Result<()> {
     use io::ErrorKind::{BrokenPipe, ConnectionReset};
     match converse(gateway, socket, events).await {
-        // The appliance closed the socket with events unread, or while one was being sent.
+        // The appliance closed the socket before it had read all events.
         Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset) => Ok(()),
         ended => ended,
     }
 }
 
 async fn converse(gateway: &Arc<Gateway>, socket: OwnedFd, mut events: mpsc::Receiver<GatewayEvent>) -> io::Result<()> {
-    // A stream socket only by type: packets keep their boundaries, and `pass` reads and writes them whole.
+    // Tokio has no type for packet sockets. This one keeps packet boundaries, and `pass` reads and writes whole
+    // packets.
     let socket = std::os::unix::net::UnixStream::from(socket);
     socket.set_nonblocking(true)?;
     let socket = UnixStream::from_std(socket)?;
@@ -62,21 +63,21 @@ fn obey(gateway: &Arc<Gateway>, packet: &[u8], descriptors: Vec<OwnedFd>) {
     if carry_out(gateway, packet, descriptors).is_some() {
         gateway.ordered.notify_waiters();
     } else {
-        // The appliance is trusted: this is a mistake in the program, which is worth a line and no reason to end
-        // sessions. The packet may contain a ticket, so only its beginning is printed.
+        // The appliance is trusted, so this is a mistake in the program. It is reported, and no session ends. Only the
+        // beginning of the packet is printed, because it may contain a ticket.
         eprintln!("remotegpu-gateway: not an order: {} bytes that begin with {:?}", packet.len(), beginning(packet));
     }
 }
 
-/// Returns the socket on which a worker is given connections. Few of them may wait there: the kernel counts unread
-/// descriptors for all processes of a user together, and a worker need not read.
+/// Returns the socket on which a worker receives connections. Only a few may wait there: the kernel counts unread
+/// descriptors of all processes of a user together, and a worker may never read.
 fn way_to_worker(descriptors: Vec<OwnedFd>) -> Option<OwnedFd> {
     let worker = descriptors.into_iter().next()?;
     rustix::net::sockopt::set_socket_send_buffer_size(&worker, UNREAD_BYTES).ok()?;
     Some(worker)
 }
 
-/// Returns the name of the order, as far as there is one.
+/// Returns the beginning of the packet, up to the name of the order.
 fn beginning(packet: &[u8]) -> String {
     let text = String::from_utf8_lossy(&packet[..packet.len().min(40)]).into_owned();
     text.split(',').next().unwrap_or_default().to_owned()

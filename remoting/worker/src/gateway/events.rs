@@ -1,4 +1,4 @@
-//! Events at the gateway that the appliance receives.
+//! Events that the gateway reports to the appliance.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::packets::{GatewayEvent, UsedTime};
 /// Limit on the entries of one packet.
 const MOST_USED: usize = 32;
 
-/// Queue of events for the appliance.
+/// The queue of events for the appliance.
 #[derive(Debug)]
 pub struct Events {
     sender: mpsc::Sender<GatewayEvent>,
@@ -24,14 +24,14 @@ pub fn channel() -> (Events, mpsc::Receiver<GatewayEvent>) {
 }
 
 impl Events {
-    /// Waits if the appliance is behind: these events must not be lost.
+    /// Queues an event. Waits while the queue is full, because these events must not be lost.
     pub async fn send(&self, event: GatewayEvent) {
-        // The receiver lives as long as the process serves.
+        // The receiver exists as long as the process serves.
         let _ = self.sender.send(event).await;
     }
 
-    /// Reports a refusal for people to read. Unauthenticated peers must not fill a log or memory, or delay the gateway:
-    /// refusals that are not reported in full are counted.
+    /// Reports the refusal of a connection, for the log. Unauthenticated peers must not fill the log or memory, or
+    /// delay the gateway. Therefore refusals beyond a limit are only counted.
     pub fn refused(&self, peer: impl ToString, reason: impl ToString) {
         let mut refusals = self.refusals();
         if refusals.tell(Instant::now()) {
@@ -42,9 +42,9 @@ impl Events {
         }
     }
 
-    /// Reports used time, from a thread that must not wait: if the appliance is far behind, the event is lost.
+    /// Reports used time. It never waits: if the queue is full, the event is lost.
     pub fn used(&self, times: Vec<UsedTime>) {
-        // A packet holds no more.
+        // One packet can hold only this many entries.
         for times in times.chunks(MOST_USED) {
             let _ = self.sender.try_send(GatewayEvent::Used { times: times.to_vec() });
         }

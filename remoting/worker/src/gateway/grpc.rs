@@ -1,4 +1,4 @@
-//! The gRPC carrier: HTTP/2 ends here, and the session's bytes continue through a socket pair.
+//! The gRPC carrier. HTTP/2 ends in the gateway, and the session's bytes continue through a socket pair.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use super::state::Gateway;
 use super::strangers::limits::PATIENCE;
 use super::strangers::probation::Probation;
 
-/// Limit on the sessions over one HTTP/2 connection; each client process opens a connection of its own.
+/// Limit on the sessions over one HTTP/2 connection. Each client process opens its own connection.
 const MAX_STREAMS: u32 = 64;
-/// Limit on a request's headers, which may be many times larger than their compressed form.
+/// Limit in bytes on a request's headers. Uncompressed, they may be many times larger than in their compressed form.
 const MAX_HEADERS: u32 = 8 << 10;
 
-/// Serves one HTTP/2 connection until it ends. Sends no HTTP/2 pings: they would end the session of a client that is
-/// only stopped. The kernel's keepalive finds dead peers.
+/// Serves one HTTP/2 connection until it ends. It sends no HTTP/2 pings, because they would end the session of a client
+/// that is only stopped. The kernel's keepalive detects dead peers.
 ///
 /// # Errors
 /// The reason why the connection was closed.
@@ -48,7 +48,7 @@ where
     );
     let served = tokio::select! {
         served = &mut connection => served,
-        // A connection that was authenticated once, but carries nothing now, must not take a place from others.
+        // A connection that was authenticated but carries no session now must not keep a place from others.
         () = live.idle() => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -57,7 +57,7 @@ where
     served.map_err(|error| format!("broken HTTP/2: {error}"))
 }
 
-/// Counts the streams of a connection that carry a session.
+/// The number of a connection's streams that carry a session.
 #[derive(Default)]
 struct Live {
     count: AtomicUsize,
@@ -65,10 +65,10 @@ struct Live {
 }
 
 impl Live {
-    /// Returns when there was none for as long as a preface may take.
+    /// Returns after the connection has carried no session for the time limit of a preface.
     async fn idle(&self) {
         loop {
-            // Created before the check, so that a change between the check and the wait counts.
+            // The future is created before the check, so that it notices a change between the check and the wait.
             let changed = self.changed.notified();
             if self.count.load(Ordering::SeqCst) > 0 {
                 changed.await;
@@ -79,7 +79,7 @@ impl Live {
     }
 }
 
-/// One counted stream.
+/// A guard that counts one stream until it is dropped.
 struct Counted(Arc<Live>);
 
 impl Counted {
@@ -117,7 +117,8 @@ impl Data for Sessions {
         let counted = Counted::new(&self.live);
         let (ours, local) = UnixStream::pair()?;
         let (downward, to_worker) = ours.into_split();
-        // A refusal closes the pair only after both ends' pieces are in it: the caller sees a status, not a silent end.
+        // The pair is closed only after both ends' bytes are in it. Then the caller of a refused connection receives a
+        // status and not only the end of the stream.
         let (verdict, decided) = tokio::sync::oneshot::channel();
         let (gateway, probation) = (self.gateway.clone(), self.probation.clone());
         let resumes = matches!(preface.kind, PrefaceKind::Resume { .. });
@@ -136,13 +137,13 @@ impl Data for Sessions {
             };
             return Err(Status::unauthenticated(reason));
         };
-        // The worker takes the connection, or has said that it does not.
+        // The worker has accepted the connection, or has reported that it refuses.
         if resumes && first.data.first() == Some(&carrier::ACCEPTED) {
             self.probation.pass();
         }
         tokio::spawn(carrier::copy(upward, to_worker));
         let pieces = tokio_stream::once(first).chain(downward).map(move |piece| {
-            // The verdict holds the place among the session's connections.
+            // The verdict holds the connection's place in the session.
             let _kept = (&counted, &decided);
             Ok(piece)
         });

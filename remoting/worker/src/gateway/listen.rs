@@ -1,4 +1,4 @@
-//! Accepting connections.
+//! Binds the gateway's ports and accepts connections.
 
 use std::fs::Permissions;
 use std::io;
@@ -19,13 +19,15 @@ use super::opening::{Refused, Speaks, first_bytes, refused, speaks};
 use super::state::Gateway;
 use super::strangers::probation::{Door, Probation};
 
-/// The use of a port.
+/// The purpose of a port.
 #[derive(Debug, Clone, Copy)]
 pub enum Port {
     Data,
     Control,
 }
 
+/// Listens on a TCP address, `HOST:PORT`.
+///
 /// # Errors
 /// The message names the address.
 pub async fn bind(address: &str) -> io::Result<TcpListener> {
@@ -36,15 +38,15 @@ pub async fn bind(address: &str) -> io::Result<TcpListener> {
 const AGAIN: Duration = Duration::from_secs(2);
 
 fn bind_local(path: &Path) -> io::Result<UnixListener> {
-    // Left by an earlier gateway.
+    // An earlier gateway may have left the socket.
     let _ = std::fs::remove_file(path);
     let bound = UnixListener::bind(path);
-    // Any process that sees the socket may connect, whatever its user: it has to authenticate like all others.
+    // Any process that can reach the socket may connect, under any user. It has to authenticate like every other peer.
     let open = |listener| std::fs::set_permissions(path, Permissions::from_mode(0o666)).map(|()| listener);
     bound.and_then(open)
 }
 
-/// Listens as soon as that is possible: the folder may be created later by another program of the machine.
+/// Creates the listener as soon as possible: another program of the machine may create the folder later.
 async fn listen_local(path: &Path) -> UnixListener {
     let mut told = false;
     loop {
@@ -63,8 +65,8 @@ async fn listen_local(path: &Path) -> UnixListener {
     }
 }
 
-/// Accepts clients on this machine without end, as [`accept_for_ever`] does at the data port. If the data port demands
-/// TLS, only connections for shared memory may come without TLS.
+/// Accepts clients on this machine in an endless loop, as [`accept_for_ever`] does at the data port. If the data port
+/// requires TLS, only connections for shared memory may come without TLS.
 pub async fn accept_local(gateway: Arc<Gateway>, path: PathBuf, door: Arc<Door>) {
     let listener = listen_local(&path).await;
     loop {
@@ -99,7 +101,8 @@ async fn serve_local(gateway: &Gateway, mut stream: UnixStream, probation: &Prob
     preface_follows(gateway, head, stream, probation).await.map(drop)
 }
 
-/// Reports a failure, and waits: descriptors or memory are short, and connections that end will free some.
+/// Reports the failure of an accept and waits. Descriptors or memory have run out, and ending connections will free
+/// some.
 async fn cannot_accept(gateway: &Gateway, error: &io::Error) {
     gateway.events.refused("-", format_args!("cannot accept: {error}"));
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -123,7 +126,7 @@ pub async fn accept_for_ever(gateway: Arc<Gateway>, listener: TcpListener, port:
     }
 }
 
-/// Serves a connection for as long as it may stay.
+/// Serves a connection until it ends or exceeds its limits.
 async fn serve(
     gateway: &Arc<Gateway>,
     tcp: TcpStream,
@@ -145,7 +148,7 @@ async fn serve(
 
 async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (tcp, peer) = listener.accept().await?;
-    // Fails only for a connection that is gone already, which the first read notices.
+    // This fails only if the connection is already broken, and then the first read fails too.
     let _ = carrier::configure(&tcp);
     Ok((tcp, peer))
 }

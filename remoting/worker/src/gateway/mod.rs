@@ -1,12 +1,13 @@
-//! The gateway: the only program of an appliance that accepts connections. It ends TLS, and keeps one peer, or many
-//! unauthenticated ones, from locking others out.
+//! The gateway: the only program of an appliance that accepts connections. It terminates TLS, and prevents peers, one
+//! or many, from locking others out without authentication.
 //!
-//! It reads from a data connection which session or lease it is for, checks the one-time ticket that the appliance
-//! registered, and gives the connected socket to the session's worker. TLS and HTTP/2 end in the gateway, and the
-//! worker gets one end of a socket pair: the certificate's key never enters a process that runs a tenant's commands.
+//! The gateway reads from a data connection which session or lease it belongs to, checks the one-time ticket that the
+//! appliance registered, and gives the connected socket to the session's worker. If a connection uses TLS or HTTP/2,
+//! the worker gets one end of a socket pair. Therefore the certificate's key never enters a process that runs a
+//! tenant's commands.
 //!
-//! `serving` begins with the ports, `listen` accepts, `opening` reads the first bytes, `admission` hands over;
-//! `strangers` limits who is not authenticated yet, and `control` has the appliance's orders.
+//! `serving` opens the ports, `listen` accepts, `opening` reads the first bytes, and `admission` hands over.
+//! `strangers` limits unauthenticated peers, and `control` receives the appliance's orders.
 
 mod acceptors;
 mod admission;

@@ -1,4 +1,4 @@
-//! The beginning of a connection: its first bytes show the protocol, and TLS ends here.
+//! The beginning of a connection. Its first bytes show the protocol, and the TLS handshake happens here.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::state::Gateway;
 use super::strangers::probation::Probation;
 use super::strangers::ration::Rationed;
 
-/// The protocol that the first four bytes show. No more bytes are read than needed: the others belong to the session.
+/// The protocol that the first four bytes show. No further bytes are read, because they belong to the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Speaks {
     Preface,
@@ -28,7 +28,7 @@ pub fn speaks(head: [u8; 4]) -> Speaks {
     match &head {
         b"RGP1" | b"RGL1" | b"RGR1" | b"RGM1" | b"RGS1" => Speaks::Preface,
         b"PRI " => Speaks::Http2,
-        // A TLS handshake record, version 3.x.
+        // The header of a TLS handshake record, version 3.x.
         [0x16, 3, _, _] => Speaks::Tls,
         _ => Speaks::Unknown,
     }
@@ -60,18 +60,18 @@ pub fn refused<T>(reason: impl Into<String>) -> Result<T, Refused> {
     Err(Refused(reason.into()))
 }
 
-/// The beginning of a connection: its first bytes (inside of TLS, if it has that) and their protocol.
+/// The beginning of a connection: its protocol and its first bytes, decrypted if the connection uses TLS.
 pub struct First {
     pub head: [u8; 4],
     pub carrier: Carrier,
     pub stream: Stream,
-    /// A second descriptor of the connection, for its settings.
+    /// A second descriptor of the connection, to change its settings.
     pub socket: OwnedFd,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
-    /// Frames that follow a preface.
+    /// The frames of a session, after a preface.
     Frames,
     /// gRPC.
     Http2,
@@ -82,9 +82,9 @@ pub enum Stream {
     Tls(Box<TlsStream<Rewind<Rationed<TcpStream>>>>),
 }
 
-/// Reads the first bytes of a connection, and does the TLS handshake. It takes no more than `ration` bytes before the
-/// connection is authenticated. `None`: the connection was closed without a byte, by a peer that only checks whether
-/// the port is open (`remotegpu doctor`, a load balancer).
+/// Reads the first bytes of a connection, after a TLS handshake if there is one. It reads at most `ration` bytes before
+/// the connection is authenticated. Returns `None` if the peer closed the connection without sending a byte. Such a
+/// peer only checks whether the port is open (`remotegpu doctor`, a load balancer).
 pub async fn first(
     gateway: &Gateway,
     mut tcp: TcpStream,
@@ -119,7 +119,7 @@ pub async fn first(
 pub async fn first_bytes(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<[u8; 4]>, Refused> {
     let mut head = [0; 4];
     match stream.read(&mut head[..1]).await {
-        // Many probes close with a reset, or without the end that TLS has for it.
+        // Many probes close with a reset, or without the closing message of TLS.
         Ok(0) | Err(_) => return Ok(None),
         Ok(_) => {}
     }

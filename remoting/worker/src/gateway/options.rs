@@ -1,18 +1,18 @@
-//! The command line.
+//! The command-line options of the gateway.
 
 use std::path::PathBuf;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// `HOST:PORT` of the data port; port 0 lets the kernel choose.
+    /// `HOST:PORT` of the data port. With port 0 the kernel chooses the port.
     pub listen: String,
-    /// The same for the control port.
+    /// `HOST:PORT` of the control port, like `listen`.
     pub control_listen: String,
-    /// A Unix socket in addition to the data port, in a folder of the appliance's user alone.
+    /// The path of a Unix socket that serves like the data port. Its folder belongs only to the appliance's user.
     pub data_socket: Option<PathBuf>,
-    /// The Unix socket on which the appliance's control service receives the control port's connections.
+    /// The path of the Unix socket on which the appliance's control service receives the control port's connections.
     pub control_socket: PathBuf,
-    /// Number of the inherited `SOCK_SEQPACKET` descriptor.
+    /// The number of the inherited `SOCK_SEQPACKET` descriptor to the appliance.
     pub control_fd: i32,
     pub tls: Option<KeyPair>,
 }
@@ -27,6 +27,8 @@ pub const USAGE: &str = "usage: remotegpu-gateway --listen HOST:PORT --control-l
     --control-fd N [--data-socket PATH] [--cert FILE --key FILE]";
 
 impl Options {
+    /// Parses the arguments of the command line.
+    ///
     /// # Errors
     /// A message of one line.
     pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {

@@ -1,4 +1,4 @@
-//! Packets with descriptors on `SOCK_SEQPACKET` sockets.
+//! Sends and receives packets with descriptors on `SOCK_SEQPACKET` sockets.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -8,14 +8,14 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-/// Limit on a packet. The kernel truncates longer ones, which then are no valid JSON. The appliance sends none
-/// (`packets.py`).
+/// Limit on a packet in bytes. The kernel truncates longer packets, which then are not valid JSON. The appliance sends
+/// no such packet (`packets.py`).
 const MAX_PACKET: usize = 64 << 10;
 
-/// Sends one packet without waiting.
+/// Sends one packet. Never waits.
 ///
 /// # Errors
-/// `WouldBlock` if the receiver is behind; any other error if it is gone.
+/// `WouldBlock` if the socket's queue is full. After any other error the receiver is gone.
 pub fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -28,10 +28,10 @@ pub fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>
     Ok(())
 }
 
-/// Receives one packet and the descriptors that came with it; `None` when the other end is closed.
+/// Receives one packet and its descriptors. Returns `None` if the other end is closed.
 ///
 /// # Errors
-/// `WouldBlock` if there is none yet.
+/// `WouldBlock` if there is no packet.
 pub fn receive(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut packet = vec![0; MAX_PACKET];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];

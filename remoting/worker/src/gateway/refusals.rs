@@ -1,8 +1,9 @@
-//! Decides which refusals are reported in full; counts the others. Pure.
+//! Decides which refusals the log reports in full, and counts the others. Pure.
 
 use std::time::{Duration, Instant};
 
-/// Limit on the refusals that are reported in full within a [`PERIOD`]; people read an appliance's log.
+/// Limit on the refusals that are reported in full within a [`PERIOD`]. People read the appliance's log, so it must
+/// stay short.
 const MOST: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(5);
 
@@ -14,7 +15,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Whether to report a refusal in full. If not, it is counted.
+    /// Whether to report a refusal in full. If this returns false, the refusal is counted.
     pub fn tell(&mut self, now: Instant) -> bool {
         self.since.get_or_insert(now);
         let tell = self.told < MOST;
@@ -23,12 +24,12 @@ impl Refusals {
         tell
     }
 
-    /// Counts a refusal that could not be reported in full.
+    /// Counts a refusal that should have been reported in full, but could not be sent.
     pub fn lost(&mut self) {
         self.left_out += 1;
     }
 
-    /// Returns the number of refusals left out, at the end of a period with some.
+    /// Returns the number of counted refusals when a period ends. Returns `None` before that, or if the number is 0.
     pub fn left_out(&mut self, now: Instant) -> Option<u64> {
         if now.duration_since(self.since?) < PERIOD {
             return None;

@@ -1,4 +1,4 @@
-//! Sessions and leases that the appliance expects, and the tickets that authenticate their connections.
+//! The sessions and leases that the appliance expects, and the tickets that authenticate their connections.
 
 use std::collections::{HashMap, VecDeque};
 use std::hint::black_box;
@@ -13,32 +13,32 @@ use crate::guard::defences::{Defence, stands};
 pub type Id = [u8; 16];
 pub type Ticket = [u8; 32];
 
-/// Lifetime of a session's ticket.
+/// The lifetime of a session's ticket.
 pub const TICKET_LIFE: Duration = Duration::from_secs(10);
 
-/// Limit on the moved sessions and leases that are remembered; the oldest are forgotten.
+/// Limit on the remembered sessions and leases that have moved. The oldest are forgotten.
 const MOST_MOVED: usize = 4096;
 
-/// Limit on the connections that hold one lease.
+/// Limit on the number of connections that hold one lease.
 const MOST_HOLDERS: usize = 8;
 
-/// Limit on a session's connections after its first: its stripes, one for memory and one that resumes, and as many
-/// again that a broken network has left here. Connections that only its worker holds are not counted: they cost nothing
-/// here.
+/// Limit on a session's additional connections: its stripes, one connection for memory, one that resumes, and as many
+/// again that a broken network has left open. Connections that only the worker holds are not counted, because they cost
+/// the gateway nothing.
 const MOST_OTHERS: usize = 24;
 
-/// The place of such a connection, taken for as long as this is kept.
+/// The place of an additional connection. The place is free again when this value is dropped.
 pub type Place = Arc<()>;
 
-/// `W` is the socket to a session's worker.
+/// The registry of expected connections. `W` is the type of the socket to a session's worker.
 #[derive(Debug)]
 pub struct Registry<W> {
-    /// Sessions whose client has not connected yet.
+    /// The sessions whose client has not connected yet.
     sessions: HashMap<Id, Session<W>>,
-    /// Sessions whose client has connected, and may reconnect or share memory.
+    /// The sessions whose client has connected. The client may reconnect or share memory.
     joined: HashMap<Id, Session<W>>,
     leases: HashMap<Id, Lease>,
-    /// Sessions and leases that have moved to another appliance, with their tickets and their new address.
+    /// The sessions and leases that have moved to another appliance, each with its ticket and its new address.
     moved: HashMap<Id, (Ticket, String)>,
     moved_in_order: VecDeque<Id>,
 }
@@ -47,7 +47,7 @@ pub struct Registry<W> {
 struct Session<W> {
     ticket: Ticket,
     expires: Instant,
-    /// Whether its client may reconnect after its connection broke.
+    /// Whether the client may reconnect after its connection broke.
     resumes: bool,
     worker: Arc<W>,
     others: Place,
@@ -67,28 +67,28 @@ impl<W> Session<W> {
 #[derive(Debug)]
 struct Lease {
     ticket: Ticket,
-    /// The connections that hold the lease, by number, the oldest first. Each ends when its sender is dropped.
+    /// The connections that hold the lease, by number, the oldest first. A connection ends when its sender is dropped.
     holders: VecDeque<(u64, watch::Sender<()>)>,
-    /// Number of the latest holder.
+    /// The number of the latest holder.
     latest: u64,
 }
 
 #[derive(Debug)]
 pub enum Admitted<W> {
     Session(Arc<W>),
-    /// A connection that continues a session.
+    /// The connection continues a session.
     Resumed {
         worker: Arc<W>,
         epoch: u64,
         received: u64,
         place: Place,
     },
-    /// A connection over which a session's client shares memory.
+    /// The client of a session uses the connection to share memory.
     Memory {
         worker: Arc<W>,
         place: Place,
     },
-    /// A connection for bytes of a session's large copies.
+    /// The connection carries bytes of a session's large copies.
     Stripe {
         worker: Arc<W>,
         number: u64,
@@ -99,7 +99,7 @@ pub enum Admitted<W> {
         first: bool,
         holder: u64,
     },
-    /// The session or lease is elsewhere; the address, in the form of [`carrier::MOVED`].
+    /// The session or lease has moved to this address, in the form of [`carrier::MOVED`].
     Moved(String),
 }
 
@@ -134,7 +134,7 @@ impl<W> Registry<W> {
         self.sessions.insert(id, Session::new(ticket, now + TICKET_LIFE, resumes, worker));
     }
 
-    /// Adds a session that another gateway admitted.
+    /// Adds a session whose client was admitted by another gateway.
     pub fn add_joined(&mut self, id: Id, ticket: Ticket, worker: W, now: Instant) {
         self.joined.insert(id, Session::new(ticket, now, true, worker));
     }
@@ -143,8 +143,8 @@ impl<W> Registry<W> {
         self.leases.insert(id, Lease { ticket, holders: VecDeque::new(), latest: 0 });
     }
 
-    /// Notes that a session or lease has moved; a client with its ticket learns the new address. Connections that hold
-    /// the lease end.
+    /// Records that a session or lease has moved. A client with its ticket receives the new address. Connections that
+    /// hold the lease end.
     pub fn add_moved(&mut self, id: Id, ticket: Ticket, to: String) {
         self.forget(&id);
         if self.moved.insert(id, (ticket, to)).is_none() {
@@ -157,25 +157,26 @@ impl<W> Registry<W> {
         }
     }
 
-    /// Revokes the ticket of a session or lease, and ends the connections that hold the lease.
+    /// Revokes the ticket of a session or lease, and closes the connections that hold the lease.
     pub fn forget(&mut self, id: &Id) {
         self.sessions.remove(id);
         self.joined.remove(id);
         self.leases.remove(id);
     }
 
-    /// Drops the sockets of workers whose client never came: the workers see the end of their data socket.
+    /// Drops the sockets of workers whose client did not connect in time. The workers then read the end of their data
+    /// socket.
     pub fn expire(&mut self, now: Instant) {
         self.sessions.retain(|_, session| now < session.expires);
     }
 
-    /// Admits a connection, and uses up a session's ticket. A wrong ticket uses up nothing: a peer without the ticket
-    /// cannot take the session from its owner.
+    /// Admits a connection, and invalidates the session's ticket. A wrong ticket invalidates nothing, so that a peer
+    /// without the ticket cannot take the session from its owner.
     ///
     /// # Errors
     /// The reason to close the connection.
     pub fn admit(&mut self, preface: &Preface, now: Instant) -> Result<Admitted<W>, Refusal> {
-        // Another ticket may be that of a session that comes back: the order that admits it is on its way.
+        // Another ticket may belong to a session that moves back; then the order that admits it has not arrived yet.
         if let Some((ticket, to)) = self.moved.get(&preface.id).filter(|_| !self.is_here(&preface.id))
             && proved(preface, ticket).is_ok()
         {
@@ -193,7 +194,7 @@ impl<W> Registry<W> {
                 self.joined.insert(preface.id, session);
                 Ok(Admitted::Session(worker))
             }
-            // The worker decides which of several attempts is the last.
+            // The worker decides which of several attempts is the last one.
             PrefaceKind::Resume { epoch, received } => {
                 let session = self.joined.get(&preface.id).filter(|session| session.resumes).ok_or(Refusal::Unknown)?;
                 proved(preface, &session.ticket)?;
@@ -212,7 +213,7 @@ impl<W> Registry<W> {
             PrefaceKind::Lease => {
                 let lease = self.leases.get_mut(&preface.id).ok_or(Refusal::Unknown)?;
                 proved(preface, &lease.ticket)?;
-                // A new connection always gets a place: it may replace one that broke unnoticed.
+                // A new connection always gets a place, because it may replace a connection that broke unnoticed.
                 if lease.holders.len() >= MOST_HOLDERS {
                     lease.holders.pop_front();
                 }
@@ -224,12 +225,12 @@ impl<W> Registry<W> {
         }
     }
 
-    /// Whether the id is known here; a session that moved away may come back.
+    /// Whether the registry has a session or lease with this id. A session that moved away may have moved back.
     fn is_here(&self, id: &Id) -> bool {
         self.sessions.contains_key(id) || self.joined.contains_key(id) || self.leases.contains_key(id)
     }
 
-    /// Removes a connection that held the lease and has ended. True if it was the last one.
+    /// Removes a connection that held the lease and has ended. Returns whether it was the last one.
     pub fn let_go(&mut self, id: &Id, holder: u64) -> bool {
         let Some(lease) = self.leases.get_mut(id) else { return false };
         lease.holders.retain(|(number, _)| *number != holder);
@@ -242,7 +243,7 @@ fn proved(preface: &Preface, ticket: &Ticket) -> Result<(), Refusal> {
     if proved { Ok(()) } else { Err(Refusal::WrongTicket) }
 }
 
-/// Takes the same time wherever the difference is, so that a ticket cannot be guessed byte by byte.
+/// Compares two tickets in constant time, so that a ticket cannot be guessed byte by byte.
 fn equal_in_constant_time(a: &Ticket, b: &Ticket) -> bool {
     black_box(a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b))) == 0 || !stands(Defence::Ticket)
 }

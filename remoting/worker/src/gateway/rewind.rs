@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Reads `head` first, then the connection's further bytes.
+/// A stream that reads `head` first, and then the connection's further bytes.
 #[derive(Debug)]
 pub struct Rewind<S> {
     head: [u8; 4],

@@ -1,4 +1,4 @@
-//! The beginning of a gateway: its ports, and what serves them.
+//! Starts a gateway: opens its ports and starts the tasks that serve them.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,10 +18,10 @@ use super::strangers::probation::Door;
 use super::tls::Certificate;
 use crate::packets::GatewayEvent;
 
-/// Serves until the appliance closes the control socket.
+/// Runs the gateway until the appliance closes the control socket.
 ///
 /// # Errors
-/// If the certificate cannot be read or an address cannot be listened on.
+/// Fails if the certificate cannot be read, or if an address is not available.
 pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
     let tls = options.tls.map(Certificate::load).transpose()?;
     let data = listen::bind(&options.listen).await?;

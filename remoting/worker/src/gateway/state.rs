@@ -1,4 +1,4 @@
-//! The state that every connection needs.
+//! The state that all connections of the gateway share.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,18 +15,18 @@ use super::turns::Turns;
 
 pub struct Gateway {
     pub registry: Mutex<Registry<OwnedFd>>,
-    /// Wakes connections that came before the order that admits them.
+    /// Wakes the connections that wait for the order that admits them.
     pub ordered: Notify,
     pub events: Events,
     pub tls: Option<Certificate>,
     pub connections: Connections,
     pub acceptors: Arc<Door>,
-    /// Set once the appliance divides the time of its GPUs.
+    /// The thread that gives turns. It is set when the appliance first divides the time of its GPUs.
     pub turns: OnceLock<Turns>,
 }
 
 impl Gateway {
-    /// Returns the thread that gives turns. Starts it at the first use.
+    /// Returns the thread that gives turns, and starts the thread at the first call.
     pub fn turns(self: &Arc<Self>) -> io::Result<&Turns> {
         if let Some(turns) = self.turns.get() {
             return Ok(turns);
@@ -41,7 +41,7 @@ impl Gateway {
     }
 
     pub fn registry(&self) -> MutexGuard<'_, Registry<OwnedFd>> {
-        // The registry's methods leave it whole at every point where they could panic.
+        // Every method of the registry leaves it consistent at each point where the method could panic.
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

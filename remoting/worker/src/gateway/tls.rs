@@ -1,4 +1,4 @@
-//! TLS 1.3 with the appliance's certificate. Its files are read again when they change.
+//! TLS 1.3 with the appliance's certificate. The certificate's files are read again when they change.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ use super::options::KeyPair;
 
 const VERSIONS: &[&SupportedProtocolVersion] = &[&version::TLS13];
 
-/// Metadata that change with the content of the files.
+/// File metadata that change when the files change.
 type Stamp = [(u64, i64, i64, u64); 2];
 
 pub struct Certificate {
@@ -25,15 +25,17 @@ pub struct Certificate {
 }
 
 impl Certificate {
+    /// Reads the certificate and its key.
+    ///
     /// # Errors
-    /// The message names the file at fault.
+    /// The message names the file that is wrong.
     pub fn load(pair: KeyPair) -> io::Result<Self> {
         let current = (stamp(&pair).ok(), acceptor(&pair)?);
         Ok(Certificate { pair, current: Mutex::new(current) })
     }
 
-    /// Returns the acceptor for the next handshake. While the files cannot be used, for example in the middle of a
-    /// replacement, the old certificate stays.
+    /// Returns the acceptor for the next handshake. If the files cannot be used, for example while they are being
+    /// replaced, the old certificate stays in use.
     pub fn acceptor(&self) -> TlsAcceptor {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Ok(now) = stamp(&self.pair)

@@ -1,5 +1,6 @@
-//! Turns at the GPUs, if the appliance divides their time. They have a thread of their own, because a turn is short and
-//! the other threads pump bytes. Each worker has a socket, which it closes when it dies; each GPU has an arbiter.
+//! Turns at the GPUs, if the appliance divides their time. One thread handles all turns, because a turn is short and
+//! the other threads are busy with bytes. Each worker has a socket, which closes when the worker dies. Each GPU has an
+//! arbiter.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -15,10 +16,10 @@ use super::registry::Id;
 use crate::packets::{LeasePart, Said, Told, UsedTime};
 use crate::turns::arbiter::{Arbiter, Member, Nanos, Part, Word};
 
-/// Limit on the packets of one worker that are read before other workers' packets.
+/// Limit on the packets of one worker that are read before the packets of other workers.
 const MOST_READ: usize = 16;
 const PACKET: usize = 256;
-/// Interval between reports of used time.
+/// The interval between reports of used time.
 const USED_EVERY: Duration = Duration::from_secs(1);
 
 enum Order {
@@ -27,26 +28,26 @@ enum Order {
     Forget(Id),
 }
 
-/// Sends orders to the thread, which ends when this is dropped.
+/// A handle to the thread. The thread ends when this value is dropped.
 pub struct Turns {
     orders: Sender<Order>,
     wake: OwnedFd,
 }
 
 impl Turns {
-    /// Starts the thread. It calls `used` with the time used; `used` must not wait.
+    /// Starts the thread. It reports the used time by calling `used`, which must not wait.
     ///
     /// # Errors
-    /// If there are no threads or descriptors left.
+    /// Fails if no threads or descriptors are left.
     pub fn start(used: impl Fn(Vec<UsedTime>) + Send + 'static) -> io::Result<Self> {
         let start = Instant::now();
         Self::start_by(move || start.elapsed().as_nanos() as Nanos, used)
     }
 
-    /// Starts the thread with another clock, which measures the turns.
+    /// Like [`Turns::start`], with another clock to measure the turns.
     ///
     /// # Errors
-    /// Those of [`Turns::start`].
+    /// The same errors as [`Turns::start`].
     pub fn start_by(
         clock: impl Fn() -> Nanos + Send + 'static,
         used: impl Fn(Vec<UsedTime>) + Send + 'static,
@@ -62,42 +63,42 @@ impl Turns {
         Ok(Turns { orders, wake })
     }
 
-    /// Sets the parts of a lease, from now on.
+    /// Sets the parts of the GPUs that a lease has.
     pub fn share(&self, lease: Id, places: Vec<LeasePart>) {
         self.order(Order::Share { lease, places });
     }
 
-    /// Lets the worker of a session take turns on this socket.
+    /// Adds a session's worker, which takes turns through this socket.
     pub fn join(&self, session: Id, lease: Id, socket: OwnedFd) {
         self.order(Order::Join { session, lease, socket });
     }
 
-    /// Forgets a session or a lease that is gone.
+    /// Removes a session or a lease that has ended.
     pub fn forget(&self, id: Id) {
         self.order(Order::Forget(id));
     }
 
     fn order(&self, order: Order) {
-        // The thread lives as long as `self`.
+        // The thread exists as long as `self`.
         let _ = self.orders.send(order);
         self.ring();
     }
 
     fn ring(&self) {
-        // A full counter wakes the thread as well.
+        // The counter also wakes the thread if it is full.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
 impl Drop for Turns {
     fn drop(&mut self) {
-        // The thread then finds its channel without a sender.
+        // Without a sender, the thread's channel is closed and the thread ends.
         self.orders = mpsc::channel().0;
         self.ring();
     }
 }
 
-/// Returns a number that is higher than all turn numbers of an earlier gateway.
+/// Returns a number that is higher than every turn number of an earlier gateway.
 fn first_number() -> u64 {
     rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec as u64 * 1_000_000_000
 }
@@ -105,11 +106,11 @@ fn first_number() -> u64 {
 struct Worker {
     session: Id,
     socket: OwnedFd,
-    /// GPUs in the order of their numbers in the lease.
+    /// The GPUs, indexed by their numbers in the lease.
     gpus: Vec<u32>,
 }
 
-/// All state of the thread.
+/// The state of the thread.
 struct Desk {
     arbiters: BTreeMap<u32, Arbiter<Id>>,
     leases: HashMap<Id, Vec<LeasePart>>,
@@ -134,7 +135,7 @@ impl Desk {
     /// Waits for orders, packets or a deadline, and handles them.
     ///
     /// # Errors
-    /// If all senders of orders are gone.
+    /// Fails if all senders of orders were dropped.
     fn serve(
         &mut self,
         orders: &Receiver<Order>,
@@ -148,7 +149,7 @@ impl Desk {
             loop {
                 match orders.try_recv() {
                     Ok(order) => {
-                        // Reported before the lease is gone.
+                        // The used time is reported before the lease is removed.
                         if matches!(order, Order::Forget(_)) {
                             self.tell_used(clock(), used);
                         }
@@ -173,7 +174,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Returns whether there are orders, and the workers that sent packets.
+    /// Waits. Returns whether there are orders, and the workers that sent packets.
     fn wait(&self, wake: BorrowedFd<'_>) -> io::Result<(bool, Vec<Member>)> {
         let due = self.arbiters.values().filter_map(Arbiter::patience).min().map(Duration::from_nanos);
         let telling = self.tell_used_at.saturating_duration_since(Instant::now());
@@ -224,8 +225,8 @@ impl Desk {
         }
     }
 
-    /// Reads a worker's packets. The worker may be under its tenant's control. False if it is gone, or sent an invalid
-    /// packet.
+    /// Reads a worker's packets. They are not trusted, because the worker may be under its tenant's control. Returns
+    /// false if the worker has ended or sent an invalid packet.
     fn hear(&mut self, member: Member, clock: &impl Fn() -> Nanos) -> bool {
         let mut packet = [0; PACKET];
         for _ in 0..MOST_READ {
@@ -272,7 +273,7 @@ impl Desk {
         }
     }
 
-    /// Sends a packet. Dismisses a worker that is gone or does not read.
+    /// Sends a packet to a worker. Removes a worker that has ended or does not read.
     fn send(&mut self, member: Member, told: Told, now: Nanos) {
         let Some(worker) = self.workers.get(&member) else { return };
         let sent = serde_json::to_vec(&told)

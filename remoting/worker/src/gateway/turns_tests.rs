@@ -1,4 +1,4 @@
-//! Tests of the thread with real sockets; the tests play the workers.
+//! Tests of the thread that gives turns. Real sockets are used, and the tests play the workers.
 
 use super::{Id, Turns};
 use crate::packets::{LeasePart, Said, Told, UsedTime};
@@ -24,7 +24,7 @@ impl Worker {
         send(&self.0, &serde_json::to_vec(&said).expect("JSON"), SendFlags::empty()).expect("it listens");
     }
 
-    /// `None` if the other end is closed.
+    /// Returns the next packet, or `None` if the other end is closed.
     fn hear(&self) -> Option<Told> {
         let mut packet = [0; 256];
         let (count, _) = recv(&self.0, &mut packet[..], RecvFlags::empty()).expect("a packet or the end");

@@ -1,7 +1,7 @@
-//! Names of the defences that protect tenants from each other and from strangers, as far as `tests/attacker` disables
-//! them to show that its attacks would succeed. A build with the feature `undefended` lacks the defence that
-//! `REMOTEGPU_UNDEFENDED` names, and obeys orders of a test that plays a tenant who has taken the worker over. A
-//! release has neither.
+//! Names for the defences that protect tenants from each other and from strangers. `tests/attacker` disables a defence
+//! to show that its attack would then succeed. In a build with the feature `undefended`, the variable
+//! `REMOTEGPU_UNDEFENDED` names the disabled defence, and the worker obeys a test that plays a tenant who has taken it
+//! over. A release has neither.
 
 macro_rules! defences {
     ($($(#[$doc:meta])* $defence:ident = $name:literal;)*) => {
@@ -14,31 +14,31 @@ macro_rules! defences {
 }
 
 defences! {
-    /// The gateway compares tickets and the secrets of leases.
+    /// The gateway checks tickets and the secrets of leases.
     Ticket = "ticket";
-    /// The gateway turns plaintext away where it has a certificate.
+    /// The gateway refuses plaintext if it has a certificate.
     Plaintext = "plaintext";
-    /// TLS 1.3 alone.
+    /// The gateway accepts only TLS 1.3.
     TlsVersion = "tls-version";
-    /// A connection has to prove itself in time.
+    /// A connection has to authenticate itself in time.
     Patience = "patience";
     /// One peer gets only a share of the places for unauthenticated connections.
     Crowd = "crowd";
     /// Copies and fills stay in the arena and the modules' variables.
     Range = "range";
-    /// Memory was granted before it is mapped or the driver takes it.
+    /// Memory is mapped, or given to the driver, only after it was granted.
     Room = "room";
-    /// Memory is not in use when it is given back.
+    /// Memory can be returned only if it is not in use.
     Return = "return";
     /// A module takes no more device memory than its load stated.
     ImageSize = "image-size";
-    /// Images that are kept have a budget.
+    /// Stored images have a budget.
     ImageBudget = "image-budget";
     /// The number of waiting commands is limited.
     Parked = "parked";
     /// Memory of a suspended session is sealed with a key that only its worker has.
     ImageKey = "image-key";
-    /// A turn at a GPU that does not end is passed on.
+    /// A turn at a GPU that does not end is given to the next worker.
     TurnEnds = "turn-ends";
     /// Only the worker that has a turn can end it.
     TurnOwner = "turn-owner";
@@ -46,7 +46,7 @@ defences! {
     Sandbox = "sandbox";
 }
 
-/// Whether the defence is in place. Always true in a released build.
+/// Whether the defence is enabled. Always true in a released build.
 #[cfg(not(feature = "undefended"))]
 pub const fn stands(_defence: Defence) -> bool {
     true
@@ -72,8 +72,8 @@ mod undefended {
     /// The code of a command that no client sends.
     pub const TAKEN_OVER: u32 = 0xbfff;
 
-    /// Carries out the order in that command's payload, as for a tenant that has found a way to run code here. Returns
-    /// the outcome.
+    /// Executes the order in the payload of that command, as if a tenant had found a way to run code in the worker.
+    /// Returns a description of the outcome.
     pub fn obey(order: &[u8]) -> String {
         let order = String::from_utf8_lossy(order);
         let (verb, object) = order.split_once(' ').unwrap_or((&order, ""));

@@ -1,7 +1,7 @@
-//! A worker gives up rights that it does not need; the crate `remotegpu-sandbox` lists them.
+//! The sandbox: a worker gives up rights that it does not need. The crate `remotegpu-sandbox` lists these rights.
 //!
-//! If the appliance is not root, all workers have its uid. Then only this sandbox keeps them apart: by default the
-//! kernel lets processes of one user access each other.
+//! If the appliance does not run as root, all workers have its uid. Then only this sandbox separates them, because by
+//! default the kernel lets processes of one user access each other.
 
 use crate::guard::defences::{Defence, stands};
 use sandbox::calls::{self, Process};
@@ -10,33 +10,35 @@ use std::path::PathBuf;
 
 pub use sandbox::files::has_landlock;
 
-/// Whether the driver still needs to open files when it has started.
+/// Whether the driver still has to open files after it has started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Files {
     Needed,
     Done,
 }
 
-/// Policy for a kernel without Landlock.
+/// The policy for a kernel without Landlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Landlock {
     Required,
-    /// Start without it: a worker with `Files::Done` and its own uid does not depend on it.
+    /// Start without Landlock. A worker with `Files::Done` and its own uid does not depend on it.
     Welcome,
 }
 
-/// Sets limits of the process, which it cannot raise again. Address space has no limit: the driver reserves more of it
-/// than any machine has memory.
+/// Sets resource limits of the process, which cannot be raised again. Address space is not limited, because the driver
+/// reserves more of it than any machine has memory.
 ///
 /// # Errors
-/// If the system refuses.
+/// Fails if the system refuses.
 pub fn limit(threads: Option<u64>) -> std::io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let most = |number| Rlimit { current: Some(number), maximum: Some(number) };
-    // A core dump would hold a tenant's memory. At 0 the kernel writes no file, but pipes the dump to a program if
-    // `core_pattern` names one; at 1 it does neither. A process that may not raise its limit to 1 stays at 0.
+    // A core dump would contain a tenant's memory. At 0 the kernel writes no file, but still pipes the dump to a
+    // program if `core_pattern` names one. At 1 it does neither. A process that may not raise its limit to 1 stays at
+    // 0.
     setrlimit(Resource::Core, most(getrlimit(Resource::Core).maximum.unwrap_or(1).min(1)))?;
-    // If memory runs out, the kernel ends a session, not the appliance. Not every container has the file.
+    // If memory runs out, the kernel should kill this process and not the appliance. Some containers do not have this
+    // file.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     if let Some(threads) = threads {
         setrlimit(Resource::Nproc, most(threads))?;
@@ -44,7 +46,7 @@ pub fn limit(threads: Option<u64>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Files that a worker may change if its driver still opens files.
+/// The files that a worker may change while its driver opens files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
     /// All files that are not hidden.
@@ -53,13 +55,13 @@ pub enum Writes {
     Devices,
 }
 
-/// Called before the driver is loaded, while there is one thread. The process can no longer gain rights or look into
-/// another process, and it cannot read or change the `hidden` files (or files below them). Landlock keeps other
-/// sessions from looking into this process; the appliance must be able to, to count its memory. Without Landlock no
-/// process of its user may.
+/// Prepares the sandbox before the driver is loaded, while the process has one thread. Afterwards the process can no
+/// longer gain rights, access another process, or read or change the `hidden` files (or files below them). Landlock
+/// keeps other sessions from accessing this process. The appliance keeps its access, because it counts the memory of
+/// the process. Without Landlock no process of its user has access.
 ///
 /// # Errors
-/// If the system refuses, or has no Landlock although it is required.
+/// Fails if the system refuses, or if Landlock is required and missing.
 pub fn prepare(hidden: &[PathBuf], writes: Writes, landlock: Landlock) -> Result<(), String> {
     if !stands(Defence::Sandbox) {
         return Ok(());
@@ -82,11 +84,11 @@ pub fn prepare(hidden: &[PathBuf], writes: Writes, landlock: Landlock) -> Result
         .to_owned())
 }
 
-/// Called after the driver is loaded, before the first byte of a client. It applies to all threads and cannot be
-/// undone.
+/// Completes the sandbox after the driver is loaded and before the first byte of a client is read. It applies to all
+/// threads and cannot be undone.
 ///
 /// # Errors
-/// If the system refuses.
+/// Fails if the system refuses.
 pub fn enter(files: Files) -> Result<(), String> {
     if stands(Defence::Sandbox) {
         calls::give_up(Process::Worker { opens_files: files == Files::Needed })

@@ -1,4 +1,4 @@
-//! Ends the process when its client or the appliance is gone, even if the driver does not return from a call.
+//! The watchdog ends the process when its client or the appliance is gone, even if a driver call never returns.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -6,13 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Time that a session has to end by itself, and to overwrite its memory, when its client or the appliance is gone.
+/// The time that a session has to end by itself and to overwrite its memory after its client or the appliance is gone.
 const GRACE: Duration = Duration::from_secs(4);
 
-/// Watches the appliance.
+/// Starts a thread that ends the process after the appliance closes its socket.
 ///
 /// # Errors
-/// If there are no descriptors left.
+/// Fails if no descriptors are left.
 pub fn watch_appliance(control: BorrowedFd<'_>) -> std::io::Result<()> {
     let control = control.try_clone_to_owned()?;
     std::thread::spawn(move || {
@@ -23,16 +23,16 @@ pub fn watch_appliance(control: BorrowedFd<'_>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Watches the client's connection, which a later one replaces.
+/// A watch of the client's connection. Another connection can replace the watched one.
 pub struct ClientWatch {
     shared: Arc<(Mutex<Option<OwnedFd>>, Condvar)>,
 }
 
 impl ClientWatch {
-    /// Starts to watch. Another connection must come within `grace` of the end of the last one.
+    /// Starts to watch. The process ends if no other connection comes within `grace` after the last one ended.
     ///
     /// # Errors
-    /// If there are no threads left.
+    /// Fails if no threads are left.
     pub fn start(grace: Duration) -> std::io::Result<Self> {
         let shared = Arc::new((Mutex::new(None), Condvar::new()));
         let watch = ClientWatch { shared: Arc::clone(&shared) };
@@ -51,8 +51,10 @@ impl ClientWatch {
         Ok(watch)
     }
 
+    /// Watches this connection from now on, in place of an earlier one.
+    ///
     /// # Errors
-    /// If there are no descriptors left.
+    /// Fails if no descriptors are left.
     pub fn follow(&self, connection: BorrowedFd<'_>) -> std::io::Result<()> {
         let (next, changed) = &*self.shared;
         *next.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection.try_clone_to_owned()?);
@@ -61,14 +63,14 @@ impl ClientWatch {
     }
 }
 
-/// Returns when the peer's end is gone; `poll` reports that and errors whatever it was asked for.
+/// Waits until the peer's end is closed. `poll` reports this and errors for every set of requested events.
 fn wait_for(fd: &OwnedFd, what: PollFlags) {
     while poll(&mut [PollFd::from_borrowed_fd(fd.as_fd(), what)], None) == Err(Errno::INTR) {}
 }
 
-/// Ends the process at once. The driver's own shutdown would wait for kernels that may never end; the system frees
+/// Ends the process at once. The driver's own shutdown would wait for kernels that may never end, and the system frees
 /// everything anyway.
 pub fn exit() -> ! {
-    // SAFETY: ends the process.
+    // SAFETY: `_exit` has no preconditions.
     unsafe { libc::_exit(0) }
 }

@@ -1,4 +1,4 @@
-//! The client's connection, and those that replace it when it breaks.
+//! The client's connection, and the later connections that replace it when it breaks.
 
 use crate::guard::watchdog::ClientWatch;
 use crate::io::packets::receive_packet;
@@ -9,11 +9,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The result of taking a connection that the gateway passed.
+/// The kind of connection that the gateway passed.
 #[derive(Debug)]
 pub enum Taken {
     Nothing,
-    /// It is the session's connection now.
+    /// The connection is now the session's connection.
     Resumed,
     Memory(OwnedFd),
     Stripe {
@@ -22,30 +22,31 @@ pub enum Taken {
     },
 }
 
-/// Limit on the grace for a client on this machine that closed its socket: if it is alive, it opens another one at
-/// once.
+/// The longest time to wait for a new connection of a client on this machine that closed its socket. If the client is
+/// alive, it connects again at once.
 const HUNG_UP: Duration = Duration::from_secs(1);
 
 pub struct Connection {
     socket: Option<OwnedFd>,
-    /// The socket on which the gateway passes further connections; none if there is no gateway any more.
+    /// The socket on which the gateway passes further connections, or `None` if the gateway has ended.
     passed: Option<OwnedFd>,
     watch: ClientWatch,
     epoch: u64,
-    /// The client reached a socket on this machine, which no network can cut.
+    /// Whether the client connected through a socket on this machine, which no network failure can break.
     local: bool,
-    /// The client's process is known to have ended.
+    /// Whether the client's process is known to have ended.
     ended: bool,
     lost_at: Instant,
-    /// How long the session lives without a connection.
+    /// The time that the session continues without a connection.
     grace: Duration,
 }
 
 impl Connection {
-    /// With a grace above zero, other connections may follow, and `out` keeps the bytes that may have to be sent again.
+    /// Creates the connection. If `grace` is above zero, other connections may follow, and `out` keeps the bytes that
+    /// may have to be sent again.
     ///
     /// # Errors
-    /// If there are no descriptors or threads left.
+    /// Fails if no descriptors or threads are left.
     pub fn new(socket: OwnedFd, passed: OwnedFd, grace: Duration, out: &mut Outbox) -> io::Result<Self> {
         let watch = ClientWatch::start(grace)?;
         watch.follow(socket.as_fd())?;
@@ -73,14 +74,14 @@ impl Connection {
         self.passed.as_ref().map(AsFd::as_fd)
     }
 
-    /// Notes that the connection broke. Frames are kept from now on, until another connection comes or the grace is
+    /// Records that the connection broke. From now on frames are kept until another connection comes or the grace is
     /// over.
     pub fn lose(&mut self) {
         self.close();
         self.lost_at = Instant::now();
     }
 
-    /// Returns how long the session still waits for a connection; none while it has one.
+    /// Returns the time that the session still waits for a connection, or `None` while it has one.
     pub fn patience(&self) -> Option<Duration> {
         let grace = match self.passed {
             Some(_) if self.local || self.ended => self.grace.min(HUNG_UP),
@@ -90,17 +91,18 @@ impl Connection {
         self.socket.is_none().then(|| grace.saturating_sub(self.lost_at.elapsed()))
     }
 
-    /// Whether the client closed the connection itself: it is on this machine, or its process has ended.
+    /// Whether the client closed the connection itself: the client is on this machine, or its process has ended.
     pub fn is_hung_up(&self) -> bool {
         self.socket.is_none() && (self.local || self.ended)
     }
 
-    /// Notes that the client's process has ended: no other connection is expected.
+    /// Records that the client's process has ended. No other connection is expected.
     pub fn note_end_of_client(&mut self) {
         self.ended = true;
     }
 
-    /// Refuses the client's attempts up to this epoch: they were made at another worker.
+    /// Refuses attempts of the client to connect whose epoch is at most `epoch`, because another worker has handled
+    /// them.
     pub fn follows(&mut self, epoch: u64) {
         self.epoch = self.epoch.max(epoch);
     }
@@ -113,12 +115,12 @@ impl Connection {
         self.patience() == Some(Duration::ZERO)
     }
 
-    /// Takes a connection that the gateway passes. One that is to resume the session is closed, and nothing changes, if
-    /// a later one was here already or the client cannot have received as much as it states. Connections for other uses
-    /// are returned.
+    /// Takes a connection that the gateway passes. A connection that resumes the session is closed, without any change,
+    /// if a later one already arrived, or if it states that the client received more than was sent. Connections for
+    /// other uses are returned.
     ///
     /// # Errors
-    /// If there are no descriptors left.
+    /// Fails if no descriptors are left.
     pub fn take_passed(&mut self, out: &mut Outbox) -> io::Result<Taken> {
         let Some(passed) = self.passed() else { return Ok(Taken::Nothing) };
         let mut packet = [0; 256];
@@ -142,7 +144,7 @@ impl Connection {
         self.epoch = epoch;
         let mut answer = [carrier::ACCEPTED; 9];
         answer[1..].copy_from_slice(&out.received().to_le_bytes());
-        // The answer fits into the buffer of a socket on which nothing was sent.
+        // The answer always fits into the send buffer of a new socket.
         if send(&socket, &answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
             self.lose();
             return Ok(Taken::Nothing);
@@ -153,7 +155,7 @@ impl Connection {
         Ok(Taken::Resumed)
     }
 
-    /// Shuts the socket down. The watchdog has it too, and lets go of it then.
+    /// Shuts the socket down. The watchdog also has the socket, and drops it when this happens.
     fn close(&mut self) {
         if let Some(socket) = self.socket.take() {
             let _ = shutdown(&socket, Shutdown::Both);
@@ -161,7 +163,8 @@ impl Connection {
     }
 }
 
-/// Whether this is a Unix socket with a path. A connection that the gateway decodes (TLS, gRPC) arrives on one without.
+/// Whether this is a Unix socket with a path. A connection that the gateway decodes (TLS, gRPC) arrives on a socket
+/// without a path.
 fn is_local(socket: &OwnedFd) -> bool {
     let name = getsockname(socket).ok().and_then(|name| SocketAddrUnix::try_from(name).ok());
     name.is_some_and(|name| name.path().is_some())

@@ -1,12 +1,12 @@
-//! Splits incoming bytes into frames. Large payloads are received directly into the memory that they are used from.
+//! Splits incoming bytes into frames. Large payloads are received directly into the memory that will be used.
 
 use crate::driver::staging::Buffer;
 use protocol::{FrameError, HEADER_BYTES, Header};
 
 const BUFFER: usize = 256 << 10;
-/// Payloads of at least this size get memory of their own before they have arrived.
+/// The payload size in bytes from which a payload gets its own memory before it has arrived.
 pub const LARGE_PAYLOAD: usize = 16 << 10;
-/// Number of bytes of a large payload that are examined to choose this memory.
+/// The number of bytes of a large payload that are read before its memory is chosen.
 pub const PEEK: usize = 8;
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Default for FrameReader {
 }
 
 impl FrameReader {
-    /// The buffer for the next received bytes. Never empty after `next` returned `None`.
+    /// Returns the buffer for the next received bytes. It is never empty after `next` returned `None`.
     pub fn space(&mut self) -> &mut [u8] {
         if let Some(partial) = &mut self.partial {
             return &mut partial.payload.bytes_mut()[partial.filled..];
@@ -65,7 +65,7 @@ impl FrameReader {
         &mut self.buffer[self.end..]
     }
 
-    /// Notes that `count` bytes were written to the front of `space`.
+    /// Records that `count` bytes were written to the front of `space`.
     pub fn filled(&mut self, count: usize) {
         match &mut self.partial {
             Some(partial) => partial.filled += count,
@@ -73,7 +73,7 @@ impl FrameReader {
         }
     }
 
-    /// Number of bytes that were received after the last frame taken.
+    /// Returns the number of bytes that were received after the last frame that was taken.
     pub fn unread(&self) -> usize {
         self.end - self.start + self.partial.as_ref().map_or(0, |partial| HEADER_BYTES + partial.filled)
     }
@@ -89,11 +89,11 @@ impl FrameReader {
         rest
     }
 
-    /// Returns the next whole frame. `place` may offer page-locked memory of the payload's length, given its first
-    /// bytes.
+    /// Returns the next complete frame, or `None` if none has arrived. `place` gets the header and the first bytes of a
+    /// large payload, and may return page-locked memory for the payload.
     ///
     /// # Errors
-    /// Those of [`Header::decode`].
+    /// The same errors as [`Header::decode`].
     pub fn next(
         &mut self,
         place: impl FnOnce(&Header, &[u8; PEEK]) -> Option<Buffer>,

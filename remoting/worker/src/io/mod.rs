@@ -1,7 +1,8 @@
-//! The client's connection: `frames` splits incoming bytes, `writer` queues outgoing frames, `connection` replaces a
-//! broken connection, `packets` come from appliance and gateway, and `text` captures the output of kernels.
+//! Input and output of the worker. `frames` splits incoming bytes, `writer` queues outgoing frames, and `connection`
+//! replaces a broken connection. `packets` receives packets from the appliance and the gateway, and `text` captures the
+//! output of kernels.
 //!
-//! Called by `session::server`. It knows no command.
+//! `session::server` calls this folder. It does not interpret commands.
 
 pub mod connection;
 pub mod frames;

@@ -1,4 +1,4 @@
-//! Packets of a socket with boundaries, and the descriptors that come with them.
+//! Receives packets and their descriptors from a packet socket.
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::io::IoSliceMut;

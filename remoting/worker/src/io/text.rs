@@ -1,24 +1,24 @@
-//! Output of kernels, and the driver's messages about failed assertions. The driver writes both to the process's
-//! standard output and error, which are files in memory here: unlike a pipe they never block the driver, even if they
-//! are not read.
+//! The output of kernels, and the driver's messages about failed assertions. The driver writes both to the standard
+//! output and error of the process. The worker replaces these by files in memory. Unlike a pipe, such a file never
+//! blocks the driver.
 
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fstat, memfd_create};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// Memory of text that was read is returned to the system in steps of this size.
+/// The step in bytes in which memory of text that was read is returned to the system.
 const PUNCH: u64 = 1 << 20;
-/// Limit on a piece of text.
+/// Limit in bytes on one piece of text.
 const PIECE: usize = 1 << 20;
 
-/// The standard error that the appliance gave to this process.
+/// The standard error that the process got from the appliance.
 static APPLIANCE: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Writes a line to the appliance's log; standard error may be the client's by now.
+/// Writes a line to the appliance's log. It does not use standard error, which may have been redirected to the client.
 pub fn complain(line: &str) {
     let line = format!("remotegpu-worker: {line}\n");
-    // Nothing can be done about a closed stream.
+    // A closed stream cannot be reported.
     let _ = match APPLIANCE.get() {
         Some(log) => rustix::io::write(log, line.as_bytes()).map_err(io::Error::from),
         None => io::Write::write(&mut io::stderr(), line.as_bytes()),
@@ -37,10 +37,10 @@ struct Captured {
 }
 
 impl Text {
-    /// Replaces standard output and error by such files; a panic still goes to the appliance's log.
+    /// Replaces standard output and error by files in memory. A panic message still goes to the appliance's log.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses.
     pub fn capture() -> io::Result<Text> {
         let (output, errors) = (Captured::new("stdout")?, Captured::new("stderr")?);
         let _ = APPLIANCE.set(io::stderr().as_fd().try_clone_to_owned()?);
@@ -50,9 +50,10 @@ impl Text {
         Ok(Text { output, errors })
     }
 
-    /// Returns the next piece that was printed, and whether to standard error; `None` if there is none.
+    /// Returns the next piece of output, and whether it was written to standard error. Returns `None` if there is no
+    /// output.
     pub fn take(&mut self) -> Option<(bool, Vec<u8>)> {
-        // SAFETY: flushes the C library's streams, which the driver may have printed through.
+        // SAFETY: flushes all streams of the C library, which the driver may have used.
         unsafe { libc::fflush(std::ptr::null_mut()) };
         let each = [(false, &mut self.output), (true, &mut self.errors)];
         each.into_iter().map(|(stderr, captured)| (stderr, captured.take())).find(|(_, bytes)| !bytes.is_empty())

@@ -1,12 +1,12 @@
-//! Outgoing frames. They are queued, so that a client that does not read never stops the worker, and kept until the
-//! client has received them.
+//! The queue of outgoing frames, so that a client that does not read never stops the worker. Sent frames are kept until
+//! the client has received them.
 
 use crate::driver::staging::Buffer;
 use protocol::{ACKNOWLEDGE_BYTES, Acknowledge, Header, Kept, Message, OLDEST_WIRE, OutOfRange, Wire, Writer, since};
 use std::io::{self, IoSlice};
 use std::ops::Range;
 
-/// Small frames are joined up to this size, so that one system call sends many.
+/// The size in bytes up to which small frames are joined, so that one system call sends many of them.
 const JOIN: usize = 64 << 10;
 const SLICES: usize = 16;
 
@@ -25,10 +25,10 @@ impl AsRef<[u8]> for Piece {
 }
 
 pub struct Outbox {
-    /// The version of the wire that the client speaks.
+    /// The wire version that the client uses.
     pub wire: u32,
     kept: Kept<Piece>,
-    /// Number of bytes received from the client, and how many of them were acknowledged.
+    /// The number of bytes received from the client, of which `told` were acknowledged.
     received: u64,
     told: u64,
     pub bytes_out: u64,
@@ -43,13 +43,13 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// Keeps sent frames for another connection. Called before anything is sent.
+    /// Enables keeping of sent frames, so that another connection can continue. Call this before anything is sent.
     pub fn keep(&mut self) {
         self.keeps = true;
     }
 
-    /// Continues for a client of another worker. The client has acknowledged so many bytes there, was sent `sent` after
-    /// them, and has itself sent `received` bytes.
+    /// Takes over the client of another worker. The client has acknowledged `acknowledged` bytes there, was then sent
+    /// the bytes `sent`, and has itself sent `received` bytes.
     pub fn take_over(&mut self, acknowledged: u64, sent: Vec<u8>, received: u64) {
         let count = sent.len();
         self.kept = Kept::starting_at(acknowledged);
@@ -58,7 +58,7 @@ impl Outbox {
         (self.received, self.told) = (received, received);
     }
 
-    /// Returns how many bytes the client has acknowledged at least, and all bytes that follow them.
+    /// Returns the number of bytes that the client is known to have received, and all bytes after them.
     pub fn all(&self) -> (u64, Vec<u8>) {
         (self.kept.first(), self.kept.pieces().flat_map(AsRef::as_ref).copied().collect())
     }
@@ -67,12 +67,12 @@ impl Outbox {
         self.kept.unsent() == 0
     }
 
-    /// Number of bytes that wait to be sent.
+    /// Returns the number of bytes that wait to be sent.
     pub fn unsent(&self) -> usize {
         self.kept.unsent()
     }
 
-    /// Number of bytes that the client has not acknowledged.
+    /// Returns the number of bytes that the client has not acknowledged.
     pub fn kept(&self) -> usize {
         self.kept.bytes()
     }
@@ -81,7 +81,7 @@ impl Outbox {
         self.received
     }
 
-    /// Notes bytes from the client. They are acknowledged at the latest after [`ACKNOWLEDGE_BYTES`].
+    /// Counts bytes received from the client. They are acknowledged after [`ACKNOWLEDGE_BYTES`] at the latest.
     pub fn note_received(&mut self, count: usize) {
         self.received += count as u64;
         if self.keeps && self.received - self.told >= ACKNOWLEDGE_BYTES {
@@ -89,23 +89,24 @@ impl Outbox {
         }
     }
 
-    /// Notes that the client has received so many bytes.
+    /// Records that the client has received `received` bytes.
     ///
     /// # Errors
-    /// If it cannot have received them.
+    /// Fails if so many bytes were not sent.
     pub fn acknowledge(&mut self, received: u64) -> Result<(), OutOfRange> {
         self.kept.acknowledge(received, drop)
     }
 
-    /// Lets the next connection continue after the bytes that the client has received.
+    /// Sets the position of the next connection: it continues after the bytes that the client has received.
     ///
     /// # Errors
-    /// If it cannot have received so many, or the bytes after them are no longer kept.
+    /// Fails if so many bytes were not sent, or if the bytes after them are no longer kept.
     pub fn rewind(&mut self, received: u64) -> Result<(), OutOfRange> {
         self.kept.rewind(received)
     }
 
-    /// Queues the frame of `message`, followed by `tail`; nothing if the client's version has no such message.
+    /// Queues the frame of `message`, followed by `tail`. Queues nothing if the client's wire version does not have the
+    /// message.
     pub fn push(&mut self, code: u32, seq: u64, message: &impl Wire, tail: &[u8]) {
         if since(code) > self.wire {
             return;
@@ -129,7 +130,7 @@ impl Outbox {
         Header { len: len as u32, code, seq, stream_id: 0, ack: self.received }
     }
 
-    /// Appends a frame to the owned piece at the end of the queue, or to a new one if there is none with room.
+    /// Appends a frame to the last piece of the queue if it is owned and has room, and otherwise to a new piece.
     fn join(&mut self, header: Header, message: &impl Wire, tail: &[u8]) {
         let len = protocol::HEADER_BYTES + message.size() + tail.len();
         if !matches!(self.kept.last(), Some(Piece::Owned(bytes)) if bytes.len() + len < JOIN) {
@@ -144,10 +145,10 @@ impl Outbox {
         });
     }
 
-    /// Sends until `send` would block.
+    /// Sends queued bytes until `send` would block.
     ///
     /// # Errors
-    /// If the connection is gone.
+    /// Fails if the connection is broken.
     pub fn flush(&mut self, mut send: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>) -> io::Result<()> {
         while !self.is_empty() {
             let slices: Vec<IoSlice<'_>> = self.kept.to_send().take(SLICES).map(IoSlice::new).collect();

@@ -1,9 +1,9 @@
-//! Page-locked memory of a client on this machine that is mapped in this process too: copies read and write it without
+//! Page-locked memory of a client on this machine. The worker maps it too, so that copies need not send its bytes over
 //! the wire.
 //!
-//! The client passes a descriptor on a connection of its own and waits for the answer, so that no command names memory
+//! The client passes a descriptor on a separate connection and waits for the answer. Therefore no command names memory
 //! that is not mapped yet. Commands name the bytes by their address in the client. Bytes that are not shared, or no
-//! longer (the session has moved), go over the wire.
+//! longer shared because the session has moved, go over the wire.
 
 use crate::driver::pages::Pages;
 use crate::driver::{Code, Handle, Result};
@@ -18,41 +18,42 @@ const PAGE: u64 = 4096;
 /// Limit on a session's shared mappings.
 const MOST: usize = 1 << 12;
 
-/// A shared mapping. Each copy that the driver was given keeps it alive.
+/// A shared mapping. Each copy that the driver has keeps the mapping alive.
 #[derive(Debug)]
 pub struct Shared {
     pub memory: SharedMemory,
     pub pages: Pages,
-    /// The context in which it was registered as page-locked memory.
+    /// The context in which the memory was registered as page-locked.
     pub context: Handle,
 }
 
 #[derive(Default)]
 pub struct ClientMemory {
     pub socket: Option<OwnedFd>,
-    /// The client has closed its end. Its process keeps the end while it runs this program, and no network can cut it.
+    /// Whether the client has closed its end of the socket. The process of the client keeps the socket open until it
+    /// ends or runs another program, and no network failure can break it.
     pub closed: bool,
-    /// Memory that came before its context was created.
+    /// Memory that the client shared before its context was created.
     pub waits: Option<(SharedMemory, OwnedFd)>,
-    /// The context in which a helper is registering memory.
+    /// The context in which a helper is registering memory, or `None`.
     pub registers: Option<u64>,
-    /// By the client's addresses.
+    /// The shared mappings, by the client's addresses.
     pub shared: BTreeMap<u64, Rc<Shared>>,
 }
 
 impl ClientMemory {
-    /// Sets the socket on which the client shares memory from now on.
+    /// Sets the socket on which the client shares memory.
     pub fn follow(&mut self, socket: OwnedFd) {
         self.socket = Some(socket);
         self.closed = false;
     }
 
-    /// Whether the client's process has ended, or runs another program.
+    /// Whether the client's process has ended or runs another program.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Returns the socket for the next descriptor, unless one is being handled.
+    /// Returns the socket for the next descriptor. Returns `None` while a descriptor is being handled.
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         let free = self.registers.is_none() && self.waits.is_none();
         self.socket.as_ref().filter(|_| free).map(AsFd::as_fd)
@@ -62,12 +63,12 @@ impl ClientMemory {
         self.registers == Some(context)
     }
 
-    /// Forgets memory that was registered in a context which is gone.
+    /// Removes the mappings that were registered in a context which has been destroyed.
     pub fn forget_context(&mut self, context: u64) {
         self.shared.retain(|_, shared| shared.memory.context != context);
     }
 
-    /// Returns the address of the client's bytes in this process, if all of them are mapped.
+    /// Returns the address in this process of the client's bytes, or `None` if they are not all mapped.
     pub fn find(&self, address: u64, len: u64) -> Option<(Rc<Shared>, Handle)> {
         let (start, shared) = self.shared.range(..=address).next_back()?;
         let offset = address - start;
@@ -75,7 +76,7 @@ impl ClientMemory {
         inside.then(|| (Rc::clone(shared), Handle(shared.pages.address() + offset as usize)))
     }
 
-    /// Checks new memory. `most` limits the bytes of all mappings.
+    /// Checks memory that the client wants to share. `most` limits the bytes of all mappings.
     pub fn check(&self, memory: &SharedMemory, most: u64) -> Result<()> {
         let SharedMemory { address, size, .. } = *memory;
         let end = address.checked_add(size).ok_or(CUDA_ERROR_INVALID_VALUE)?;

@@ -1,7 +1,8 @@
-//! Large memory that a running process gave back. For a short time it is offered to another process of its lease, like
-//! memory of an ending session (`heirs`); meanwhile the driver does not get it back. It is overwritten first, unless a
-//! kernel still runs and could delay that. In that case its next owner overwrites it; without one, this worker does, at
-//! a place that nothing of the tenant's reaches.
+//! Large memory that the program of a running session has freed. For a short time it is offered to another process of
+//! the lease, like the memory of an ending session (`heirs`), and the driver does not get it back. Usually it is
+//! overwritten before the offer. If a kernel still runs, that would take too long, and then the next owner overwrites
+//! the memory. If no process takes it, this worker overwrites it at a hidden address that the tenant's kernels do not
+//! know.
 
 use crate::driver::Result;
 use crate::memory::offers::{Freed, SLACK, Stage};
@@ -12,19 +13,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Smallest memory that is offered: less is overwritten in no noticeable time.
+/// The smallest memory in bytes that is offered. Less memory is overwritten in no noticeable time.
 const LEAST: u64 = 64 << 20;
-/// Duration of an offer: long enough for two processes that take turns to notify each other.
+/// The duration of an offer. It is long enough for two processes that take turns to notify each other.
 const OFFER: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// Whether to offer this memory: it is large, not shared, and the session is in no state in which all its memory
-    /// must be known.
+    /// Whether to offer the memory of a slab: it must be large and not shared. A session that is held or sends its
+    /// memory ahead offers none, because all of its memory must be known.
     pub fn may_offer(&self, slab: &Slab) -> bool {
         slab.size >= LEAST && slab.shared.is_none() && !self.hold.holds() && !self.hold.sends_ahead
     }
 
-    /// Overwrites memory, unmaps it from `address`, and offers it.
+    /// Overwrites memory if no kernel runs, unmaps it from `address`, and offers it.
     pub fn offer_freed(&mut self, slab: &Slab, address: u64) {
         let Slab { size, device, memory, .. } = *slab;
         let zeroed = Arc::new(AtomicBool::new(false));
@@ -42,11 +43,11 @@ impl Session {
                 if let Err(code) = unmapped {
                     session.late(code);
                 }
-                // A kernel that was launched meanwhile may have written there before it was unmapped.
+                // A kernel that was launched meanwhile may have written to the memory before it was unmapped.
                 if session.stats.launches != launches {
                     is_zeroed.store(false, Ordering::Release);
                 }
-                // It is missing if it is being overwritten already.
+                // The entry is missing if the memory is already being overwritten.
                 let at = session.memory.freed.iter().position(|each| each.memory == memory && each.is_unmapping());
                 match at {
                     Some(at) if unmapped.is_err() => session.overwrite_freed(at),
@@ -59,17 +60,17 @@ impl Session {
         );
     }
 
-    /// Whether memory of this device is on offer, or will be.
+    /// Whether freed memory of this device is offered now, or will be when it is unmapped.
     pub fn has_freed(&self, device: u32) -> bool {
         self.memory.freed.iter().any(|each| each.device == device)
     }
 
-    /// Whether memory was handed on and its owner is not known yet.
+    /// Whether the appliance has yet to answer who owns freed memory that was handed on.
     pub fn is_handing_freed_on(&self) -> bool {
         self.memory.freed.iter().any(|each| each.stage == Stage::Handed)
     }
 
-    /// Hands freed memory on to another process of the lease that waits for at least `least` bytes.
+    /// Hands freed memory on to another process of the lease, which waits for at least `least` bytes.
     pub fn hand_freed_on(&mut self, device: u32, least: u64) {
         self.memory.wanted = Some((device, least));
         self.serve_wanted();
@@ -90,7 +91,8 @@ impl Session {
         let found = self.memory.freed.iter_mut().filter(fits).min_by_key(|each| each.size);
         let exported = found.and_then(|each| Some((self.driver.memory_export(each.memory).ok()?, each)));
         let Some((file, each)) = exported else {
-            // The waiting process needs other memory, and gets that sooner this way.
+            // No freed memory fits. The waiting process gets other memory sooner if this session returns its freed
+            // memory.
             self.overwrite_all_freed();
             return;
         };
@@ -99,8 +101,8 @@ impl Session {
         self.requests.hand_on(device, size, zeroed, file);
     }
 
-    /// Handles the appliance's answer: it has passed the memory on, or no process wants it any more. Returns whether
-    /// freed memory was handed on.
+    /// Handles the appliance's answer to freed memory that was handed on. `taken` is false if no process wants it any
+    /// more. Returns false if no freed memory was handed on.
     pub fn freed_handed_on(&mut self, taken: bool) -> bool {
         let Some(at) = self.memory.freed.iter().position(|each| each.stage == Stage::Handed) else { return false };
         if !taken {
@@ -108,7 +110,7 @@ impl Session {
             return true;
         }
         let Freed { device, size, memory, .. } = self.memory.freed.swap_remove(at);
-        // The appliance has accounted for it already.
+        // The appliance has already accounted for this memory.
         let mut left = size;
         for (_, returning) in self.memory.returning.iter_mut().filter(|(of, _)| *of == device) {
             let part = left.min(*returning);
@@ -128,7 +130,7 @@ impl Session {
         true
     }
 
-    /// Releases memory that no process asked for in time. Returns when to look again.
+    /// Ends offers that no process has accepted in time. Returns the time until the next check, or `None`.
     pub fn look_after_freed(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let over = |each: &Freed| matches!(each.stage, Stage::OpenUntil(until) if until <= now);
@@ -142,8 +144,8 @@ impl Session {
         open.min()
     }
 
-    /// Ends all offers: memory is needed, or nothing may be on offer. Helpers overwrite it after what they are
-    /// unmapping.
+    /// Ends all offers, because memory is needed or must no longer be offered. Helpers overwrite the memory after the
+    /// work that they already have.
     pub fn overwrite_all_freed(&mut self) {
         while let Some(at) = self.memory.freed.iter().position(|each| each.stage != Stage::Handed) {
             self.overwrite_freed(at);

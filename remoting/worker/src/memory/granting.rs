@@ -1,4 +1,4 @@
-//! Mapping and granting memory: requests to the driver and the appliance, according to the session's `slabs`.
+//! Maps memory and asks the appliance for grants, according to the state in `slabs`.
 
 use crate::driver::Result;
 use crate::guard::defences::{Defence, stands};
@@ -12,10 +12,10 @@ use crate::session::requests::Asker;
 use driverapi::errors::*;
 use protocol::{Grant, OLDEST_WIRE, Open, Opened, SlabMap, SlabMove, WIRE_VERSION, table_hash};
 
-/// Checks that both ends have the same tables for the client's wire version.
+/// Checks that client and worker have the same tables for the client's wire version.
 ///
 /// # Errors
-/// A sentence that names both versions, and the remedy.
+/// A sentence that names both versions and says what to do.
 fn fits(c: &Open) -> std::result::Result<(), String> {
     let (client, wire, theirs) = (&c.client_name, c.wire_version, c.table_hash);
     match table_hash(wire) {
@@ -59,7 +59,8 @@ impl Session {
         Ok(Opened { arena_base: arena.0, arena_size: arena.1, granularity, image_bytes })
     }
 
-    /// Reserves another range, because the client cannot use the arena's addresses; then frees an old one.
+    /// Reserves another address range, because the client cannot use the addresses of the arena. Then frees an old
+    /// range.
     pub fn rebase(&mut self, seq: u64, avoid: u64) -> Result<()> {
         let old = self.memory.arenas.last().copied().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if old.0 != avoid || !self.memory.slabs.is_empty() || self.memory.arenas.len() > HINTS.len() {
@@ -68,7 +69,7 @@ impl Session {
         let opened = self.reserve_arena()?;
         self.reply_with(seq, 0, &opened, &[]);
         if self.memory.arenas.len() > 2 {
-            // One is kept in addition to the current, so that a driver that ignores hints does not offer it again.
+            // One unused range is kept, so that a driver that ignores hints does not return the same range again.
             let (base, size) = self.memory.arenas[self.memory.arenas.len() - 3];
             self.driver.address_free(base, size)?;
         }
@@ -115,8 +116,8 @@ impl Session {
     fn slab_mapped(&mut self, seq: u64, c: &SlabMap, mapped: Result<u64>, place: u64, device: i32) -> Result<Outcome> {
         match mapped {
             Ok(memory) => {
-                // Looked up now: a context may have been destroyed while the mapping waited. Without one zeroing fails,
-                // and the memory is released.
+                // The context is looked up now, because it may have been destroyed while the mapping waited. Without a
+                // context, zeroing fails and the memory is released.
                 let context = self.context_on(c.device).map_or(0, |(id, _)| id);
                 self.slab_created(seq, NewSlab { context, address: c.address, size: c.size, place, memory, device })
             }
@@ -157,8 +158,8 @@ impl Session {
         Ok(Outcome::Held)
     }
 
-    /// Unmaps a slab. Its quota is free at once; its memory is free when it has been handed on, or a helper has
-    /// overwritten it. Later mappings wait for that if they must.
+    /// Unmaps a slab. Its quota is free at once. Its memory is free when another process has it, or when a helper has
+    /// overwritten it. Later mappings wait for that if necessary.
     pub fn slab_unmap(&mut self, address: u64, size: u64) -> Result<()> {
         if self.memory.slabs.get(&address).is_none_or(|slab| slab.size != size || slab.memory == 0) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -176,7 +177,7 @@ impl Session {
         let filler = self.filler(slab.device);
         self.helpers.start_in_order(
             move |driver| {
-                // This session still uses the shared memory, at another address.
+                // This session still uses the shared memory at another address.
                 let scrubbed = slab.shared.is_some() || scrub(driver, slab.device, address, size, filler).is_ok();
                 (scrubbed, unmap(driver, address, size, slab.memory))
             },
@@ -202,7 +203,7 @@ impl Session {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         if c.least > 0 {
-            // Memory that this process itself waits for is not offered to others.
+            // This process needs the memory itself, so it is not offered to others.
             self.overwrite_all_freed();
         }
         let asked = self.requests.grant(Asker::Client(seq), c.device, c.least, c.want);

@@ -1,6 +1,7 @@
-//! Memory that a session leaves goes to the next process of its lease that waits for as much: the same physical memory,
-//! by a descriptor that the appliance passes on. The session overwrites it first, while the next process starts. Memory
-//! that was freed while a kernel was running is zeroed by its next owner, at a hidden place like all new memory.
+//! Passes the memory of an ending session to the next process of its lease that waits for as much memory. The physical
+//! memory stays the same: the appliance passes on its descriptor. The session overwrites the memory first, while the
+//! next process starts. Memory that was freed while a kernel was running is zeroed by its next owner, at a hidden
+//! address like all new memory.
 
 use crate::driver::{Driver, Handle, Result};
 use crate::memory::mapping::{place, unmap};
@@ -14,12 +15,13 @@ use protocol::SlabMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Time that an ending session waits for a process that wants its memory: by then the next process of a script has
-/// asked, also on a machine with ten busy processes. A later one waits for the end of this process, and its memory is
-/// zeroed again.
+/// The time that an ending session waits for a process that wants its memory. In this time the next process of a script
+/// asks, even on a machine with ten busy processes. A later process waits until this process has ended, and zeroes the
+/// memory again.
 pub const OFFER: Duration = Duration::from_millis(1500);
 impl Session {
-    /// Begins to offer the session's memory, if nothing will write to it any more. Returns whether it does.
+    /// Starts the offer of the session's memory, if the GPU has no work left that could write to it. Returns whether
+    /// the offer started.
     pub fn offers_memory(&mut self) -> bool {
         let offers = self.has_something_to_offer() && self.memory.offer.is_none() && self.is_quiet();
         if offers {
@@ -41,21 +43,21 @@ impl Session {
         self.memory.slabs.values().any(|slab| slab.memory != 0 && slab.shared.is_none())
     }
 
-    /// Whether memory was handed on and its owner is not known yet.
+    /// Whether memory was handed on and the appliance has not answered yet.
     pub fn is_handing_on(&self) -> bool {
         matches!(self.memory.offer, Some(Offer::Handed(_))) || self.is_handing_freed_on()
     }
 
-    /// Ends the offer, unless memory is being handed on: the appliance wants the session to end, and no process waits
-    /// for its memory.
+    /// Ends the offer, unless the appliance has yet to answer. Called when the appliance wants the session to end and
+    /// no process waits for its memory.
     pub fn offer_no_more(&mut self) {
         if !self.is_handing_on() {
             self.memory.offer = Some(Offer::Over);
         }
     }
 
-    /// Hands memory on to a process that waits for at least `least` bytes of a device. Only a session that offers
-    /// memory is asked.
+    /// Hands memory on to a process that waits for at least `least` bytes on a device. The appliance asks only sessions
+    /// that offer memory.
     pub fn hand_on(&mut self, device: u32, least: u64) {
         if self.memory.offer.is_none() {
             return self.hand_freed_on(device, least);
@@ -81,7 +83,8 @@ impl Session {
         self.requests.hand_on(device, size, true, file);
     }
 
-    /// Handles the appliance's answer: it has passed the memory on, or no process wants it any more.
+    /// Handles the appliance's answer to memory that was handed on. `taken` is false if no process wants the memory any
+    /// more.
     pub fn handed_on(&mut self, taken: bool) {
         if self.freed_handed_on(taken) {
             return;
@@ -94,8 +97,8 @@ impl Session {
         self.helpers.start_in_order(move |driver| unmap(driver, address, size, memory), |_: &mut Session, _| ());
     }
 
-    /// Whether the GPU has completed all work that it was given. A running kernel may write to memory. Helpers write to
-    /// no mapped memory.
+    /// Whether the GPU has completed all work of the session. A running kernel may write to memory, but helpers never
+    /// write to mapped memory.
     pub fn is_quiet(&self) -> bool {
         let done = |stream: Handle| self.driver.stream_query(stream).is_ok();
         let contexts = self.contexts.live().all(|(id, context)| self.enter(id).is_ok() && done(context.internal));
@@ -104,14 +107,14 @@ impl Session {
         contexts && streams()
     }
 
-    /// Takes over memory that another process of the lease had.
+    /// Takes over memory that belonged to another process of the lease.
     pub fn inherit(&mut self, device: u32, size: u64, zeroed: bool, file: Option<OwnedFd>) {
         let Some(file) = file.filter(|_| device < self.device_count) else { return };
         self.memory.granted(device, size);
         self.memory.inherited.push(Inherited { device, size, zeroed, file });
     }
 
-    /// Maps inherited memory, if a piece has this slab's size.
+    /// Maps inherited memory for a slab, if a piece has the slab's size. Otherwise returns `None`.
     pub fn map_inherited(&mut self, seq: u64, c: &SlabMap, hidden: u64) -> Option<Outcome> {
         let fits = |each: &Inherited| (each.device, each.size) == (c.device, c.size);
         let Inherited { device, size, zeroed, file } =
@@ -154,7 +157,7 @@ impl Session {
         Some(Outcome::Held)
     }
 
-    /// Overwrites and releases inherited memory until the rest fits into the grant besides the memory in use.
+    /// Overwrites and releases inherited memory until the rest and the used memory fit into the grant.
     pub fn make_room(&mut self, device: u32) {
         while self.memory.inherited_on(device) > self.memory.room(device) {
             let at = self.memory.inherited.iter().position(|each| each.device == device);
@@ -177,7 +180,7 @@ impl Session {
         }
         let (filler, hidden) = (self.filler(device), self.memory.hide(&self.driver, size));
         if let Ok(hidden) = hidden {
-            // Later mappings wait for it.
+            // Later mappings wait until this range is unmapped.
             self.memory.unmapping.push((hidden, size));
         }
         self.helpers.start_in_order(
@@ -201,7 +204,7 @@ impl Session {
     }
 }
 
-/// Maps memory from a descriptor at a hidden place, and zeroes it. After an error it is not mapped.
+/// Maps memory from a descriptor at a hidden address and zeroes it. After an error the memory is not mapped.
 fn show_zeroed(
     driver: &Driver,
     device: u32,

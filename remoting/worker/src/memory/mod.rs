@@ -1,9 +1,9 @@
-//! GPU memory: what was granted, what is mapped where, and what happens to it when it is given back.
+//! GPU memory: grants, mappings, and the clearing of memory that changes its owner.
 //!
-//! `slabs` keeps the books, with `pieces` and `offers`; `granting` asks driver and appliance; `zeros`, `overwriting`,
-//! `freed`, `heirs`, `parting` and `sharing` control who sees which bytes when memory changes hands. `mirrors` stands
-//! for page-locked memory that kernels use in place; `registering` takes the memory that a client on this machine
-//! shares. Called by `session` and `moving`.
+//! `slabs` holds the state, with `pieces` and `offers`. `granting` makes requests to the driver and the appliance.
+//! `zeros`, `overwriting`, `freed`, `heirs`, `parting` and `sharing` make sure that no owner sees the bytes of another
+//! one. `mirrors` replaces page-locked memory that kernels use in place, and `registering` takes memory that a client
+//! on this machine shares. `session` and `moving` call this folder.
 
 pub mod bounds;
 pub mod client_memory;

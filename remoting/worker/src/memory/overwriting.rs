@@ -1,4 +1,4 @@
-//! Overwriting GPU memory, and waiting for that, on a helper's thread.
+//! Overwrites GPU memory on a helper's thread, and waits until that is done.
 
 use crate::driver::{Driver, Handle, Result};
 use driverapi::errors::*;
@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 const NON_BLOCKING: u32 = 1;
 
-/// Limit on all waits for memory that an ending session leaves or hands on: a kernel may occupy the whole device.
+/// Limit on the total time that an ending session waits for work on its memory, because a kernel may occupy the whole
+/// device.
 const LAST_WAITS: Duration = Duration::from_secs(2);
 
-/// Time that several waits share: a long one leaves less for the next.
+/// A time limit that several waits share. A long wait leaves less time for the next one.
 #[derive(Debug)]
 pub struct Together {
     left: Duration,
@@ -22,7 +23,7 @@ impl Default for Together {
 }
 
 impl Together {
-    /// Runs `wait` with the time that is left.
+    /// Runs `wait` with the remaining time as its limit.
     pub fn spend<T>(&mut self, wait: impl FnOnce(Duration) -> T) -> T {
         let since = Instant::now();
         let waited = wait(self.left);
@@ -31,17 +32,17 @@ impl Together {
     }
 }
 
-/// Means to fill memory of a device: a context, and a stream without work of the tenant.
+/// The context and the stream that fill memory of a device. The stream has no work of the tenant.
 #[derive(Debug, Clone, Copy)]
 pub struct Filler {
     pub context: Handle,
     pub stream: Handle,
 }
 
-/// Overwrites mapped memory of a device, on a helper's thread. Returns when that is done.
+/// Overwrites mapped memory of a device. Call this on a helper's thread: it returns when the memory is overwritten.
 ///
 /// # Errors
-/// If it fails both in the session's context and in a new one.
+/// Fails if both the session's context and a new one cannot overwrite the memory.
 pub fn scrub(driver: &Driver, device: u32, address: u64, size: u64, filler: Option<Filler>) -> Result<()> {
     if filler.is_some_and(|filler| fill(driver, address, size, filler).is_ok()) {
         return Ok(());
@@ -49,11 +50,11 @@ pub fn scrub(driver: &Driver, device: u32, address: u64, size: u64, filler: Opti
     with_filler(driver, device, None, |filler| fill(driver, address, size, filler))
 }
 
-/// Runs `job` with the session's context current, or with a new one if the session has none on the device or has just
-/// ended it.
+/// Runs `job` with a current context: the session's context or, if the session has none on the device or has just
+/// destroyed it, a new one.
 ///
 /// # Errors
-/// If there is no context; otherwise that of `job`.
+/// Fails if there is no context. Otherwise, the errors of `job`.
 pub fn with_filler<T>(
     driver: &Driver,
     device: u32,
@@ -78,7 +79,7 @@ fn fill(driver: &Driver, address: u64, size: u64, filler: Filler) -> Result<()> 
     wait(driver, filler.stream)
 }
 
-/// Waits until the stream has completed its work. Its context must be current.
+/// Waits until the stream has completed its work. The stream's context must be current.
 ///
 /// # Errors
 /// The error of that work.

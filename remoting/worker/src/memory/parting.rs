@@ -1,5 +1,5 @@
-//! Memory that processes of a lease share, when one of them releases it: its last owner overwrites it, and only the
-//! appliance knows which process that is.
+//! Releases memory that processes of a lease share. The last owner overwrites the memory, and only the appliance knows
+//! which process that is.
 
 use crate::driver::Result;
 use crate::memory::mapping::{place, unmap};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 impl Session {
-    /// Unmaps shared memory from `address`, and asks the appliance whether another process has it.
+    /// Unmaps shared memory from `address`, and asks the appliance whether another process still has it.
     pub fn part_with(&mut self, token: Token, slab: Slab, address: u64) {
         let size = slab.size;
         self.helpers.start_in_order(
@@ -28,17 +28,18 @@ impl Session {
         );
     }
 
-    /// Handles the appliance's answer: whether this session was the last owner of memory that it has released.
+    /// Handles the appliance's answer. `last` is true if this session was the last owner of the memory that it has
+    /// released.
     pub fn released(&mut self, token: Token, last: bool) {
         if let Some(slab) = self.memory.parting.remove(&token) {
             if last { self.overwrite_shared(token, &slab) } else { self.forget_shared(&slab) }
         } else if self.memory.parting_at_end.remove(&token) {
-            // The last owner overwrites it together with its own memory.
+            // The session is the last owner, so it overwrites this memory together with its own.
             if let Some(slab) = self.memory.slabs.values_mut().find(|slab| last && slab.shared == Some(token)) {
                 slab.shared = None;
             }
         } else if last {
-            // The memory was private again before it was shared, or never arrived.
+            // The export or import of this memory was abandoned, so there is nothing to overwrite here.
             self.requests.push(Request::Freed { token });
         }
     }
@@ -63,8 +64,8 @@ impl Session {
         });
     }
 
-    /// Overwrites memory that is mapped nowhere, at a hidden place, and releases it. If a helper has `zeroed` it by
-    /// then, only releases it.
+    /// Overwrites memory that is not mapped, at a hidden address, and releases it. If `zeroed` is already set, only
+    /// releases it. Then calls `then`.
     pub fn overwrite_hidden(
         &mut self,
         (device, size, memory): (u32, u64, u64),
@@ -103,7 +104,7 @@ impl Session {
         );
     }
 
-    /// Asks, at the end of the session, which processes also have the memory that it shares.
+    /// Releases all shared memory at the end of the session, and asks the appliance which processes still have it.
     pub fn part_with_everything(&mut self) {
         let shared = self.memory.slabs.values().filter(|slab| slab.memory != 0).filter_map(|slab| slab.shared);
         self.memory.parting_at_end = shared.collect();
@@ -112,7 +113,7 @@ impl Session {
         }
     }
 
-    /// Whether an answer of the appliance about shared memory is outstanding.
+    /// Whether the appliance has yet to answer about shared memory.
     pub fn is_parting(&self) -> bool {
         !(self.memory.parting.is_empty() && self.memory.parting_at_end.is_empty())
     }

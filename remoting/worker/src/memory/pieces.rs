@@ -1,22 +1,22 @@
-//! The allocations within a slab, as the client divides it.
+//! The allocations in a slab, as the client divides it.
 
 use protocol::PieceBounds;
 use std::collections::BTreeMap;
 
-/// The known allocations of a slab: offset in the slab, and size. They do not overlap.
+/// The allocations of a slab that the client has reported: offset in the slab, and size. They do not overlap.
 #[derive(Debug, Default)]
 pub struct Pieces(BTreeMap<u64, u64>);
 
 impl Pieces {
-    /// Adds a piece, which replaces all that it overlaps. With `size` 0, removes the piece that begins here. Returns
-    /// the changes for the driver, in this order.
+    /// Adds a piece and removes all pieces that it overlaps. With `size` 0, removes the piece that begins at `at`.
+    /// Returns the changes for the driver in their order, as pairs of offset and size.
     pub fn change(&mut self, at: u64, size: u64) -> Vec<(u64, u64)> {
         let end = at + size.max(1);
         let mut gone: Vec<u64> = self.0.range(at..end).map(|(start, _)| *start).collect();
         let before = self.0.range(..at).next_back().filter(|(start, len)| *start + **len > at);
         gone.extend(before.filter(|_| size > 0).map(|(start, _)| *start));
         gone.retain(|start| self.0.remove(start).is_some());
-        // A piece that begins here is replaced in one step: kernels may be using it.
+        // An existing piece at this offset is replaced in one step, because kernels may be using it.
         let mut changes: Vec<_> =
             gone.into_iter().filter(|start| size == 0 || *start != at).map(|start| (start, 0)).collect();
         if size > 0 {
@@ -30,7 +30,7 @@ impl Pieces {
         self.0.len()
     }
 
-    /// Returns the pieces of a slab that starts at `base`.
+    /// Returns the pieces of a slab whose address is `base`.
     pub fn of(&self, base: u64) -> impl Iterator<Item = PieceBounds> {
         self.0.iter().map(move |(at, size)| PieceBounds { address: base + at, size: *size })
     }

@@ -1,4 +1,4 @@
-//! Takes memory that the client shares, has the driver lock its pages, and lets go of it again.
+//! Takes memory that the client shares, registers it with the driver as page-locked memory, and unregisters it.
 
 use crate::driver::pages::Pages;
 use crate::driver::{Driver, Result};
@@ -13,7 +13,8 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 impl Session {
-    /// Takes the next piece that the client shares, or ends the sharing of one. Any other packet closes the connection.
+    /// Takes the next piece of memory that the client shares, or ends the sharing of one. Any other packet closes the
+    /// connection.
     pub fn take_client_memory(&mut self) {
         let Some(socket) = self.client_memory.socket() else { return };
         let mut packet = [0; SharedMemory::BYTES];
@@ -33,7 +34,7 @@ impl Session {
         }
     }
 
-    /// Registers the memory that waits, once its context exists.
+    /// Registers memory that was shared before its context existed, once the context exists.
     pub fn register_waiting(&mut self) {
         let there = |(memory, _): &mut (SharedMemory, OwnedFd)| self.contexts.contains(memory.context);
         if let Some((memory, file)) = self.client_memory.waits.take_if(there)
@@ -70,7 +71,7 @@ impl Session {
         match Rc::try_unwrap(shared) {
             Ok(shared) => self.helpers.start_in_order(
                 move |driver: &Driver| {
-                    // Fails only if the client has already destroyed the context.
+                    // This fails only if the client has already destroyed the context.
                     let _ = driver.set_current(shared.context).and_then(|()| driver.host_unregister(&shared.pages));
                 },
                 |_, ()| {},

@@ -1,5 +1,5 @@
-//! Memory and events that several sessions of a lease share: the appliance passes a descriptor from one worker to
-//! another, and charges the lease for memory once.
+//! Memory and events that several sessions of a lease share. The appliance passes a descriptor from one worker to
+//! another, and charges the lease once for the memory.
 
 use crate::driver::Result;
 use crate::memory::mapping::place;
@@ -60,13 +60,14 @@ impl Session {
         if self.shared_events.contains(event) { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// Handles the appliance's answer to an export: it has taken it, or has no room for it.
+    /// Handles the appliance's answer to an export: the token of the export, or `None` if the appliance has no room for
+    /// it.
     pub fn exported(&mut self, id: u64, token: Option<Token>) {
         match (self.requests.shared(id), token) {
             (Some(Sharing::Slab { seq, address }), Some(token)) => {
                 self.memory.share(address, token);
                 if self.memory.shared(token).is_none() {
-                    // The client has unmapped it meanwhile.
+                    // The client has unmapped the memory meanwhile.
                     self.requests.push(Request::Release { token });
                 }
                 self.reply_with(seq, 0, &Exported { token: token.0 }, &[]);
@@ -82,7 +83,8 @@ impl Session {
         }
     }
 
-    /// Handles the appliance's answer to an import: another session's export, or none.
+    /// Handles the appliance's answer to an import: the file of another session's export, or `None` if there is no such
+    /// export.
     pub fn imported(&mut self, id: u64, device: u32, size: u64, file: Option<OwnedFd>) {
         let (seq, token, taken) = match (self.requests.shared(id), file) {
             (Some(Sharing::SlabFrom { seq, message }), Some(file)) => {
@@ -108,14 +110,14 @@ impl Session {
         self.reply(seq, taken.err().unwrap_or(0));
     }
 
-    /// Follows every record of the event from now on, and reports it to the other sessions.
+    /// Reports every later record of the event to the other sessions.
     fn share_event(&mut self, event: u64, page: Rc<Page>, token: Token) -> Result<()> {
         let local = self.events.get_mut(event)?;
         local.followed = true;
         let (context, latest) = (local.context, local.latest().and_then(Result::ok));
         self.shared_events.insert(event, context, Rc::clone(&page), token);
         if let Some(record) = latest {
-            // A session that imports the event waits for what was recorded before the export.
+            // A session that imports the event waits for the work that was recorded before the export.
             let number = page.record();
             self.watch(0, record, Action::SharedRecord { page, number });
         }
@@ -159,7 +161,7 @@ impl Session {
 
     pub fn shared_event_query(&mut self, seq: u64, event: u64) -> Result<()> {
         let code = if self.shared_events.is_complete(event)? { 0 } else { CUDA_ERROR_NOT_READY };
-        // Bytes that have arrived before are sent first.
+        // Bytes that have already arrived are sent first.
         self.collect();
         match code {
             0 => self.publish(seq, 0, Action::Answer { of_event: false }),
@@ -168,7 +170,7 @@ impl Session {
         Ok(())
     }
 
-    /// Continues what waited for records that are complete. Returns whether there was any.
+    /// Continues the commands that waited for records which are now complete. Returns whether there were any.
     pub fn take_shared_waits(&mut self) -> bool {
         let ready = self.shared_events.ready();
         for then in &ready {
@@ -190,7 +192,7 @@ impl Session {
         self.give_up(ended);
     }
 
-    /// Ends the context's shared events. Its work is complete, and its events are gone.
+    /// Removes the shared events of a context. The context's work is complete, and its events are destroyed.
     pub fn end_shared_events(&mut self, context: u64) {
         let ended = self.shared_events.end_context(context);
         self.give_up(ended);

@@ -19,7 +19,8 @@ pub struct Slab {
     pub size: u64,
     pub device: u32,
     pub memory: u64,
-    /// Set if other processes of the lease may have the slab too; the lease is charged for it.
+    /// The token of the slab if other processes of the lease may have it too. Then the lease is charged for it, and not
+    /// the session.
     pub shared: Option<Token>,
     pub pieces: Pieces,
 }
@@ -48,45 +49,45 @@ pub struct Array {
 
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// All ranges that were reserved; the last one is in use.
+    /// All reserved ranges. The last one is in use.
     pub arenas: Vec<(u64, u64)>,
     pub granularity: u64,
-    /// The range in which new memory is zeroed, and the places in it that are taken.
+    /// The range in which new memory is zeroed. The next field lists the places in this range that are taken.
     pub hiding: Option<(u64, u64)>,
     pub hidden: Vec<(u64, u64)>,
     pub slabs: BTreeMap<u64, Slab>,
     pub granted: HashMap<u32, u64>,
-    /// Part of the grant that is in use: mapped, or taken by the driver for modules and limits.
+    /// The used part of the grant: memory that is mapped, or that the driver has taken for modules and limits.
     pub used: HashMap<u32, u64>,
-    /// Shared memory that was unmapped here: kept until it is known who overwrites it.
+    /// Shared memory that was unmapped in this session. It is kept until the appliance says who overwrites it.
     pub parting: HashMap<Token, Slab>,
-    /// Shared memory that is still mapped here at the end of the session.
+    /// Shared memory that was still mapped in this session when it ended.
     pub parting_at_end: HashSet<Token>,
-    /// Ranges that a helper is unmapping.
+    /// The ranges that helpers are unmapping.
     pub unmapping: Vec<(u64, u64)>,
-    /// Memory to return to the appliance once nothing is being unmapped.
+    /// Memory to return to the appliance when no range is being unmapped any more.
     pub returning: Vec<(u32, u64)>,
-    /// Memory from other processes of the lease; granted, and not mapped.
+    /// Memory received from other processes of the lease. It is granted and not mapped.
     pub inherited: Vec<Inherited>,
-    /// Set while the session ends.
+    /// The offer that the ending session makes of its memory. `None` while the session runs.
     pub offer: Option<Offer>,
-    /// At the end of the session, addresses of the slabs that a helper has overwritten.
+    /// At the end of the session, the addresses of the slabs that helpers have overwritten.
     pub overwritten: Arc<Mutex<BTreeSet<u64>>>,
-    /// Time that is left to wait for that.
+    /// The time left to wait for helpers at the end of the session.
     pub last_waits: Together,
     pub gives_way: bool,
     pub freed: Vec<Freed>,
-    /// A request of another process of the lease for such memory: the device, and the least size.
+    /// A request of another process of the lease for freed memory: the device and the least size.
     pub wanted: Option<(u32, u64)>,
     pub zeroings: HashMap<u32, Zeroing>,
-    /// Pairs of a device and another one whose memory it reaches.
+    /// The pairs of a device and another device whose memory the first one may access.
     pub peers: BTreeSet<(u32, u32)>,
-    /// Arrays by their first address.
+    /// The arrays, by their first address.
     pub arrays: BTreeMap<u64, Array>,
-    /// Textures and surfaces: the context, and whether it is a surface.
+    /// The textures and surfaces: the context, and whether it is a surface.
     pub textures: HashMap<u64, (u64, bool)>,
     pub last_zeroing: u64,
-    /// Variables of modules, which lie outside the arena.
+    /// The variables of modules, which are outside the arena: address and size.
     pub globals: BTreeMap<u64, u64>,
 }
 
@@ -95,8 +96,8 @@ pub fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
 }
 
 impl Memory {
-    /// Returns the zeroings that a stream must wait for if it has seen those up to `seen`, of all devices: it may copy
-    /// from another one, or reach its memory.
+    /// Returns the zeroings that a stream must wait for if it has waited for those up to `seen`. Zeroings of all
+    /// devices count, because the stream may access memory of another device.
     pub fn zeroings_after(&self, seen: u64) -> Vec<Handle> {
         if self.last_zeroing <= seen {
             return Vec::new();
@@ -104,7 +105,7 @@ impl Memory {
         self.zeroings.values().filter(|z| z.number > seen).map(|z| z.event.handle).collect()
     }
 
-    /// Forgets the events of a context that is gone.
+    /// Removes the events of a context that was destroyed.
     pub fn forget_context(&mut self, context: u64) {
         self.zeroings.retain(|_, z| z.context != context);
     }
@@ -118,7 +119,7 @@ impl Memory {
         self.globals.insert(address, size);
     }
 
-    /// Checks that a copy may access these bytes. The driver checks that memory is mapped there.
+    /// Checks that a copy may access these bytes. The driver checks that memory is mapped at their addresses.
     pub fn check(&self, address: u64, bytes: u64) -> Result<()> {
         let within = |(base, size): (u64, u64)| {
             address >= base && address.checked_add(bytes).is_some_and(|end| end <= base + size)
@@ -152,7 +153,7 @@ impl Memory {
         self.check_room(c.device, c.size)
     }
 
-    /// Returns the size of the grant that is not in use.
+    /// Returns the unused part of the grant in bytes.
     pub fn room(&self, device: u32) -> u64 {
         let of = |sizes: &HashMap<u32, u64>| sizes.get(&device).copied().unwrap_or(0);
         of(&self.granted) - of(&self.used)
@@ -166,14 +167,14 @@ impl Memory {
         if self.room(device) < size && stands(Defence::Room) { Err(CUDA_ERROR_OUT_OF_MEMORY) } else { Ok(()) }
     }
 
-    /// Charges memory that the driver takes by itself.
+    /// Charges memory that the driver will take by itself.
     pub fn take(&mut self, device: u32, size: u64) -> Result<()> {
         self.check_room(device, size)?;
         *self.used.entry(device).or_default() += size;
         Ok(())
     }
 
-    /// Ends the charge for memory that is not in use any more.
+    /// Ends the charge for unused memory.
     pub fn give_back(&mut self, device: u32, size: u64) {
         if let Some(used) = self.used.get_mut(&device) {
             *used -= size;
@@ -185,7 +186,7 @@ impl Memory {
         *self.used.entry(c.device).or_default() += c.size;
     }
 
-    /// Whether this is GPU memory, all of it in one slab.
+    /// Whether the whole range is GPU memory in one slab.
     pub fn is_mapped(&self, address: u64, size: u64) -> bool {
         let slab = self.slabs.range(..=address).next_back();
         slab.is_some_and(|(start, slab)| slab.memory != 0 && address + size <= start + slab.size)
@@ -205,7 +206,7 @@ impl Memory {
         }
     }
 
-    /// Charges the lease for the slab from now on: it no longer counts against the session's grant.
+    /// Marks a slab as shared. From now on the lease is charged for it, and the session's grant no longer contains it.
     pub fn share(&mut self, address: u64, token: Token) {
         let Some(slab) = self.slabs.get_mut(&address) else { return };
         slab.shared = Some(token);
@@ -216,7 +217,8 @@ impl Memory {
         }
     }
 
-    /// Returns the address, device and size of memory that the session exported or imported.
+    /// Returns the address, device and size of memory that the session has exported or imported, or `None` if it is not
+    /// mapped.
     pub fn shared(&self, token: Token) -> Option<(u64, u32, u64)> {
         let mut holding = self.slabs.iter().filter(|(_, slab)| slab.shared == Some(token) && slab.memory != 0);
         holding.next().map(|(address, slab)| (*address, slab.device, slab.size))

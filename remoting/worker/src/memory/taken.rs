@@ -1,5 +1,5 @@
-//! Memory that the driver takes by itself, for limits of contexts, for modules and for stacks of kernels: charged
-//! before the driver is called.
+//! Memory that the driver takes by itself, for limits of contexts, for modules and for the stacks of kernels. It is
+//! charged before the driver is called.
 
 use crate::driver::Result;
 use crate::driver::loaded::Taken;
@@ -13,7 +13,7 @@ use driverapi::limits;
 use protocol::{ContextLimit, Fenced, Message};
 
 impl Session {
-    /// Sets a limit of a context. If the driver refuses, the old limit stays.
+    /// Sets a limit of a context. If the driver refuses the value, the old limit stays.
     pub fn context_limit(&mut self, seq: u64, c: &ContextLimit) -> Result<()> {
         let context = self.contexts.get(c.context)?;
         let (device, before) = (context.device, context.limits.get(&c.limit).map_or(0, |limit| limit.taken));
@@ -31,9 +31,9 @@ impl Session {
         Ok(())
     }
 
-    /// Describes a kernel, after its stack is charged: if its threads need a larger stack than any kernel before it in
-    /// its context, the appliance is asked first. For a launch the driver makes room for as many threads as the device
-    /// runs at a time.
+    /// Charges the stack of a kernel, and then describes the kernel to the client. If its threads need a larger stack
+    /// than every earlier kernel of the context, the appliance is asked first. At a launch, the driver allocates stacks
+    /// for as many threads as the device runs at a time.
     pub fn charge_stack(&mut self, described: Described) {
         match self.stack_missing(&described) {
             Ok((_, 0)) => self.kernel_described(&described),
@@ -47,9 +47,10 @@ impl Session {
         }
     }
 
-    /// Handles the appliance's answer: it has charged `size` for the stack, or does not have so much.
+    /// Handles the appliance's answer to a charge for a stack. `size` is the charged size, or 0 if the appliance does
+    /// not have enough memory.
     pub fn stack_charged(&mut self, described: &Described, device: u32, size: u64) {
-        // Another kernel's stack may have been charged meanwhile, or the context may be gone.
+        // Another kernel's stack may have been charged meanwhile, or the context may have been destroyed.
         let missing = self.stack_missing(described).map(|(_, missing)| missing);
         let context = self.modules.get(described.module).map(|module| module.context);
         match (missing, context) {
@@ -71,7 +72,8 @@ impl Session {
         }
     }
 
-    /// Returns the device, and the memory that the kernel's stack takes there beyond what its context is charged for.
+    /// Returns the device, and the bytes that the kernel's stack needs beyond those that its context is already charged
+    /// for.
     fn stack_missing(&self, described: &Described) -> Result<(u32, u64)> {
         let context = self.contexts.get(self.modules.get(described.module)?.context)?;
         let ordinal = self.driver.device(context.device as i32)?;
@@ -84,7 +86,7 @@ impl Session {
         Ok((context.device, needed.saturating_sub(has)))
     }
 
-    /// Gives memory back to the appliance that was requested from it; `used` bytes of it count as in use.
+    /// Returns `size` bytes of granted memory to the appliance. `used` bytes of them had been counted as used.
     pub fn discharge(&mut self, device: u32, used: u64, size: u64) {
         self.memory.give_back(device, used);
         if size > 0 && self.grant_return(device, size).is_err() {
@@ -92,7 +94,7 @@ impl Session {
         }
     }
 
-    /// Returns the memory that the driver takes for a context: for its limits and its modules.
+    /// Returns the memory that the driver has taken for a context: for its limits and its modules.
     pub fn taken_by(&self, context: u64) -> Result<Taken> {
         let of = self.contexts.get(context)?;
         let modules = self.modules.live().filter(|(_, module)| module.context == context);
@@ -101,7 +103,7 @@ impl Session {
         Ok(Taken { device: of.device, bytes })
     }
 
-    /// Ends the charge for memory that the driver has given back, and notifies the client.
+    /// Ends the charge for memory that the driver has freed, and notifies the client.
     pub fn gave_back(&mut self, taken: Taken, token: u64) {
         self.memory.give_back(taken.device, taken.bytes);
         self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]);

@@ -1,7 +1,7 @@
-//! Zeroing: before a tenant can reach memory, and before memory leaves a session.
+//! Zeroing of memory before a tenant can access it, and overwriting of memory before it leaves a session.
 //!
-//! New memory is zeroed at a random place in a range of its own, and then mapped for the tenant. A kernel that already
-//! runs could read it there meanwhile, but would have to guess the place, and a wrong guess ends its context.
+//! New memory is zeroed at a random address in a separate range, and then mapped for the tenant. A kernel that already
+//! runs could read the memory there. But it would have to guess the address, and a wrong guess destroys its context.
 
 use crate::driver::events::RealEvent;
 use crate::driver::{Code, Driver, Result};
@@ -20,11 +20,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
 impl Memory {
-    /// Returns a random place for `size` bytes.
+    /// Returns a random hidden address for `size` bytes.
     pub fn hide(&mut self, driver: &Driver, size: u64) -> Result<u64> {
         let granularity = self.granularity.max(1);
         if self.hiding.is_none_or(|(_, whole)| whole / 4 < size) {
-            // After the first time, only for a slab that is larger than a quarter of the range.
+            // This runs at the first call, and later only for a slab that is larger than a quarter of the range.
             self.hiding = Some(reserve(driver, self.arenas.len() + 3, granularity)?);
         }
         let (base, whole) = self.hiding.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
@@ -42,7 +42,7 @@ impl Memory {
 }
 
 impl Session {
-    /// Zeroes memory at its hidden place, then maps it for the tenant.
+    /// Zeroes a new slab at its hidden address, and then maps it for the tenant.
     pub fn slab_created(&mut self, seq: u64, slab: NewSlab) -> Result<Outcome> {
         match self.zero(&slab) {
             Ok(event) => match state(&self.driver, &self.current, &event) {
@@ -65,7 +65,7 @@ impl Session {
         Ok(event)
     }
 
-    /// Maps a slab for its tenant, unless `code` says that it was not zeroed.
+    /// Maps a zeroed slab for its tenant. If `code` is an error of the zeroing, releases the slab instead.
     pub fn slab_zeroed(&mut self, slab: &NewSlab, code: Code) -> Result<()> {
         let NewSlab { size, place: hidden, memory, .. } = *slab;
         let failed = code != 0;
@@ -81,7 +81,8 @@ impl Session {
         self.show(slab, code)
     }
 
-    /// Maps memory for its tenant that is mapped nowhere else, unless `code` is an error.
+    /// Maps the memory of a slab for its tenant, unless `code` is an error. The memory must not be mapped at another
+    /// address.
     pub fn show(&mut self, slab: &NewSlab, code: Code) -> Result<()> {
         let NewSlab { address, size, memory, device, .. } = *slab;
         let shown = match code {
@@ -99,12 +100,13 @@ impl Session {
         shown
     }
 
-    /// Returns the means to overwrite memory of a device, if the session has a context there.
+    /// Returns the context and the stream to overwrite memory of a device, or `None` if the session has no context
+    /// there.
     pub fn filler(&self, device: u32) -> Option<Filler> {
         self.context_on(device).map(|(_, context)| Filler { context: context.handle, stream: context.internal })
     }
 
-    /// Begins to overwrite the memory that an ending session still has and does not share.
+    /// Lets helpers overwrite the memory that an ending session still has. Shared memory is left out.
     pub fn begin_overwriting(&mut self) {
         let slabs = self.memory.slabs.iter().filter(|(_, slab)| slab.memory != 0 && slab.shared.is_none());
         let slabs: Vec<_> = slabs.map(|(at, slab)| (slab.device, *at, slab.size, self.filler(slab.device))).collect();
@@ -119,20 +121,21 @@ impl Session {
         self.helpers.start_in_order(job, |_: &mut Session, ()| ());
     }
 
-    /// Waits until helpers have overwritten memory at the end of the session, within the time that all such waits
-    /// share. Returns whether they finished in time.
+    /// Waits until helpers have done their work at the end of the session, within the shared time limit. Returns
+    /// whether they finished in time.
     fn wait_for_helpers(&mut self) -> bool {
         let (done, is_done) = channel();
         self.helpers.start_in_order(move |_| done.send(()), |_: &mut Session, _| ());
         self.memory.last_waits.spend(|most| is_done.recv_timeout(most)).is_ok()
     }
 
-    /// Waits until it is known whether the ending session has overwritten this slab.
+    /// Waits for the helpers. Returns whether the ending session has overwritten this slab.
     pub fn was_overwritten(&mut self, address: u64) -> bool {
         self.wait_for_helpers() && is_in(&self.memory.overwritten, address)
     }
 
-    /// Overwrites the session's memory, after what helpers are overwriting already. Reports what cannot be overwritten.
+    /// Overwrites all memory of the session, after the work that helpers already have. Reports to the appliance how
+    /// much memory could not be overwritten.
     pub fn scrub_everything(&mut self) {
         self.overwrite_all_freed();
         self.begin_overwriting();

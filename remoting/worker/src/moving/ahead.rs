@@ -1,4 +1,4 @@
-//! The next worker of a session that is to move, and what it already has.
+//! The connection of a session that moves to its next worker, and the state that this worker already has.
 
 use crate::driver::staging::Scratch;
 use crate::driver::{Driver, Handle, Result as DriverResult};
@@ -9,15 +9,17 @@ use ring::aead::{Aad, LessSafeKey, Nonce, Tag};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
-/// The connection to the other worker, and what that worker already has.
+/// The connection to the next worker, and the parts of the session that already exist there.
 pub struct Ahead {
     pub there: Replay,
-    /// `None` for a session that was suspended: nothing was created there.
+    /// The memory layout that was created at the next worker. `None` if the session was suspended, because then nothing
+    /// was created.
     pub ground: Option<Ground>,
-    /// A tag of the bytes of each piece that was sent, by its address and length.
+    /// A tag of the bytes of each piece that was sent, by the address and the length of the piece.
     tags: HashMap<(u64, usize), Tag>,
     key: LessSafeKey,
-    /// Kept until the session is stopped: the driver frees page-locked memory only when no kernel runs.
+    /// The buffers of the copies. They are kept until the session is stopped, because the driver frees page-locked
+    /// memory only when no kernel runs.
     pub(super) buffers: Option<Buffers>,
 }
 
@@ -32,7 +34,7 @@ impl Buffers {
         Ok(Buffers { pair: [Scratch::new(driver, PIECE)?, Scratch::new(driver, PIECE)?], context })
     }
 
-    /// Frees the buffers. If their context has ended, they are gone with it.
+    /// Frees the buffers. If their context was destroyed, so were they.
     fn free(self, driver: &Driver) {
         if driver.set_current(self.context).is_ok() {
             let _ = self.pair.into_iter().try_for_each(|scratch| scratch.free(driver));
@@ -83,24 +85,24 @@ impl Ahead {
         Ok(())
     }
 
-    /// Frees the buffers, on a helper's thread, when no kernel of the session runs.
+    /// Frees the buffers. Call this on a helper's thread when no kernel of the session runs.
     pub fn free_buffers(&mut self, driver: &Driver) {
         if let Some(buffers) = self.buffers.take() {
             buffers.free(driver);
         }
     }
 
-    /// Whether the other worker has exactly these bytes at this place.
+    /// Whether the next worker has exactly these bytes for this piece.
     ///
     /// # Errors
-    /// If they cannot be compared.
+    /// Fails if the bytes cannot be compared.
     pub fn has(&self, piece: &Piece, bytes: &[u8]) -> Result<bool, Failed> {
         let sent = self.tags.get(&(piece.address, bytes.len()));
         sent.map_or(Ok(false), |sent| Ok(tag(&self.key, bytes)?.as_ref() == sent.as_ref()))
     }
 }
 
-/// Returns a tag that tells these bytes from others. It stays in this process, so a nonce may repeat.
+/// Returns a tag that identifies these bytes. Tags stay in this process, so a nonce may be used more than once.
 fn tag(key: &LessSafeKey, bytes: &[u8]) -> Result<Tag, Failed> {
     let nonce = Nonce::assume_unique_for_key([0; 12]);
     key.seal_in_place_separate_tag(nonce, Aad::from(bytes), &mut []).map_err(|_| "memory could not be compared".into())

@@ -1,5 +1,5 @@
-//! A session that moves here. Its old worker recreates it as this one's client, then hands it over with `Adopt`; later
-//! frames come from the session's own client.
+//! The arrival of a session that moves to this worker. Its old worker connects like a client, recreates the session,
+//! and hands it over with `Adopt`. Later frames come from the session's own client.
 
 use crate::driver::{Code, Result};
 use crate::io::frames::Payload;
@@ -13,16 +13,16 @@ use protocol::{
 };
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Limit on the bytes that the client has not acknowledged.
+/// Limit in bytes on the sent data that the client has not acknowledged.
 pub const MOST_KEPT: usize = 128 << 20;
 
-/// Returns the nanoseconds since 1970.
+/// Returns the time in nanoseconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 impl Session {
-    /// Makes the range that the session had at the other worker its arena, if it is free here.
+    /// Makes the session's address range at the old worker the arena of this worker, if it is free here.
     pub fn arena_at(&mut self, seq: u64, c: &ArenaAt) -> Result<()> {
         let now = self.memory.arenas.last().copied().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         if !self.memory.slabs.is_empty() || self.memory.arenas.len() != 1 {
@@ -45,7 +45,7 @@ impl Session {
         self.arrival.kept.extend_from_slice(bytes);
     }
 
-    /// Makes this the session of its own client, from now on. `unread` bytes of that client have arrived already.
+    /// Hands the session over to its own client. `unread` bytes of that client have already arrived.
     pub fn adopt(&mut self, header: &Header, payload: &Payload, unread: usize) {
         if !self.opened || self.hold.holds() || !self.is_settled() || header.seq != self.counts().seq + 1 {
             return self.end(CUDA_ERROR_UNKNOWN, "a session cannot be adopted while something is under way in it");
@@ -69,7 +69,7 @@ impl Session {
         (self.arrival.epoch, self.arrival.until) = (epoch, Some(until));
     }
 
-    /// Reports to the appliance, once, that everything has arrived.
+    /// Reports to the appliance, once, that the whole session has arrived.
     pub fn tell_adopted(&mut self) {
         if self.arrival.until.take_if(|until| self.out.received() >= *until).is_some() {
             self.requests.push(Request::Adopted);
@@ -92,7 +92,7 @@ impl Session {
         }
     }
 
-    /// Records a reference event in every context that has event times from the other worker.
+    /// Records a reference event in every context that has event times from the old worker.
     fn make_references(&mut self) -> Result<()> {
         let events = self.arrival.times.keys().filter_map(|event| self.events.get(*event).ok());
         let contexts: std::collections::BTreeSet<u64> = events.map(|event| event.context).collect();
@@ -107,7 +107,8 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the answer of `cuEventElapsedTime` if at least one of the records was made at another worker.
+    /// Returns the result of `cuEventElapsedTime` if at least one of the records was made at another worker, and
+    /// otherwise `None`.
     pub fn elapsed_since_elsewhere(&self, number: u32, payload: &[u8]) -> Option<Result<f32>> {
         if number != function::CU_EVENT_ELAPSED_TIME || self.arrival.times.is_empty() {
             return None;
@@ -126,7 +127,7 @@ impl Session {
         generation.is_some_and(|generation| self.arrival.times.get(&id).is_some_and(|time| time.0 == generation))
     }
 
-    /// Returns when the latest record of an event was complete, in nanoseconds since 1970.
+    /// Returns the time at which the latest record of an event was complete, in nanoseconds since 1970.
     fn moment(&self, id: u64) -> Result<u64> {
         if self.is_from_elsewhere(id) {
             return self.arrival.times.get(&id).map(|time| time.1).ok_or(CUDA_ERROR_INVALID_HANDLE);

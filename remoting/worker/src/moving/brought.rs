@@ -1,19 +1,21 @@
-//! State that a session brings from another worker. `arrival` receives it.
+//! The state that a moved session received from its old worker. `arrival` fills it.
 
 use crate::driver::events::RealEvent;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// State from the other worker; empty in a session that began here.
+/// The state from the old worker. It is empty if the session did not move.
 #[derive(Default)]
 pub struct Arrival {
     pub kept: Vec<u8>,
-    /// Number of the client's bytes, of which the last are on their way from the other worker.
+    /// The number of the client's bytes after which the session is complete. The last of these bytes are still coming
+    /// from the old worker.
     pub until: Option<u64>,
-    /// The client's last attempt to connect that the other worker knows of.
+    /// The epoch of the client's last attempt to connect that the old worker knows of.
     pub epoch: u64,
-    /// Completion times of event records that were made elsewhere: generation and nanoseconds since 1970, by event.
+    /// The completion times of event records that were made elsewhere: the generation, and nanoseconds since 1970, by
+    /// event.
     pub times: HashMap<u64, (u64, u64)>,
-    /// An event that was recorded here, and when, for each context with such events.
+    /// For each context with such events, a reference event that was recorded in this worker, and its time.
     pub references: HashMap<u64, (Rc<RealEvent>, u64)>,
 }

@@ -1,6 +1,6 @@
-//! A session moves to another worker: the commands that make such a session recreate it there, with the contents of its
-//! memory. If something cannot be recreated as it is, the session stays; nothing here changes before the appliance says
-//! so.
+//! The departure of a session to another worker. It collects the commands that recreate the session there, and the
+//! contents of its memory. If something cannot be recreated exactly, the session stays. Nothing changes in this worker
+//! before the appliance confirms the move.
 
 use crate::driver::Handle;
 use crate::driver::events::{DISABLE_TIMING, RealEvent};
@@ -23,13 +23,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl Session {
-    /// Moves to the other worker. `rest`: bytes that were received from the client after the last frame.
+    /// Starts the move to the other worker. `rest` are the bytes that were received from the client after the last
+    /// frame.
     pub fn depart(&mut self, ahead: Ahead, rest: &[u8], epoch: u64) {
         self.push_text();
         match self.plan(rest, epoch) {
             Err(reason) => self.stayed(reason),
             Ok((plan, records)) => {
-                // Kept until it is known how long ago they were made.
+                // The records are kept until their completion times were read.
                 self.hold.records = records;
                 self.helpers.start_in_order(
                     move |driver| plan.carry_out(driver, ahead),
@@ -47,7 +48,7 @@ impl Session {
         self.stay();
     }
 
-    /// Ends a move that failed at the other end: the session stays.
+    /// Ends a move that failed at the other worker. The session stays.
     pub fn refused_there(&mut self) {
         self.forget_ahead();
         if self.hold.is_away() && self.helpers.is_idle() {
@@ -86,7 +87,7 @@ impl Session {
         }
         let (received, counts) = (self.out.received(), self.counts());
         if self.hold.told {
-            // There it is not suspended.
+            // The session is not suspended at the other worker.
             kept.extend(frame(&Held { reason: String::new() }, received));
         }
         let adopt = Adopt {
@@ -121,8 +122,10 @@ impl Session {
         Ok((plan, records))
     }
 
+    /// Returns the memory layout of the session.
+    ///
     /// # Errors
-    /// If the session is not begun.
+    /// Fails if the client has not opened the session yet.
     pub fn ground(&self) -> Result<Ground, Failed> {
         let arena = self.memory.arenas.last().copied().ok_or("NotOpened: no session was begun")?;
         let mut contexts: Vec<_> = self.contexts.live().collect();
@@ -151,7 +154,7 @@ impl Session {
         Ok(Ground { arena, granularity, wire, granted, contexts, slabs, pieces })
     }
 
-    /// Returns the places of slabs, and the means to copy them.
+    /// Returns the places of slabs, with the context and the stream that copy each of them.
     pub fn places(&self, slabs: &[SlabMap]) -> Vec<Place> {
         let place = |slab: &SlabMap| Place {
             address: slab.address,
@@ -162,8 +165,10 @@ impl Session {
         slabs.iter().map(place).collect()
     }
 
+    /// Checks that the session can be recreated at another worker.
+    ///
     /// # Errors
-    /// If it has something that cannot be recreated at another worker.
+    /// Names an object of the session that cannot be recreated at another worker.
     pub fn check_movable(&self) -> Result<(), Failed> {
         if !self.opened {
             return Err("NotOpened: no session was begun".into());
@@ -179,7 +184,7 @@ impl Session {
         }
     }
 
-    /// Returns the client's bytes that were received and are to be executed there.
+    /// Returns the client's bytes that this worker has received and that the other worker has to execute.
     fn unread(&self, rest: &[u8]) -> Vec<u8> {
         let mut unread = Vec::new();
         for (header, payload) in self.hold.kept() {
@@ -271,10 +276,10 @@ impl Session {
     }
 }
 
-/// Recorded events, which must not be recorded again until the move has ended.
+/// Recorded events that must not be reused until the move has ended.
 type Records = Vec<Rc<RealEvent>>;
 
-/// Encodes a frame for the client, which has sent so many bytes.
+/// Encodes a frame for the client. `received` is the number of bytes that the client has sent.
 fn frame<M: Message>(message: &M, received: u64) -> Vec<u8> {
     let mut w = Writer::new();
     w.put(message);
@@ -282,7 +287,7 @@ fn frame<M: Message>(message: &M, received: u64) -> Vec<u8> {
     [&header.encode()[..], &w.bytes].concat()
 }
 
-/// Returns the function that makes a setting of a kernel, and its arguments.
+/// Returns the number of the driver function that changes a setting of a kernel, and the encoded arguments.
 fn change(module: u64, kernel: u32, setting: Setting, value: i32) -> (u32, Vec<u8>) {
     let mut w = Writer::new();
     w.put(&module).put(&kernel);

@@ -1,5 +1,5 @@
-//! The foundation of the memory of a session that moves: its range of addresses, its grants, contexts and slabs. It is
-//! created at the other worker as a whole, or as the changes since it was created there.
+//! The memory layout of a session that moves: its address range, grants, contexts and slabs. The other worker gets the
+//! whole layout, or the changes since the layout was created there.
 
 use crate::driver::Handle;
 use crate::moving::image::Failed;
@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, HashSet};
 pub struct Ground {
     pub arena: (u64, u64),
     pub granularity: u64,
-    /// The version of the wire that the client speaks.
+    /// The wire version that the client uses.
     pub wire: u32,
-    /// Bytes by device, without those that are charged for contexts.
+    /// The granted bytes by device, without those that are charged for contexts.
     pub granted: BTreeMap<u32, u64>,
     pub contexts: Vec<(ContextCreate, Handle, Vec<ContextLimit>)>,
     pub slabs: Vec<SlabMap>,
@@ -27,16 +27,16 @@ fn bounds(pieces: &[PieceBounds]) -> BTreeMap<u64, u64> {
     pieces.iter().map(|piece| (piece.address, piece.size)).collect()
 }
 
-/// Returns what identifies a slab.
+/// Returns the values that identify a slab.
 fn key(slab: &SlabMap) -> (u32, u64, u64) {
     (slab.device, slab.address, slab.size)
 }
 
 impl Ground {
-    /// Creates it at the other worker, where `before` was created already.
+    /// Creates the layout at the other worker, where the layout `before` already exists.
     ///
     /// # Errors
-    /// The reason why it cannot be created there as it is here.
+    /// The reason why the same layout cannot be created there.
     pub fn make(&self, there: &mut Replay, before: Option<&Ground>) -> Result<(), Failed> {
         if before.is_none() {
             self.open(there)?;
@@ -54,8 +54,8 @@ impl Ground {
         let is_new = |slab: &&SlabMap| !kept.contains_key(&slab.address);
         let gone: Vec<&SlabMap> = before.iter().flat_map(|before| &before.slabs).filter(is_new).collect();
         if !gone.is_empty() {
-            // Bytes sent for them may not have been written there yet: they must not reach new memory at the same
-            // addresses.
+            // The other worker may not have written all bytes for the removed slabs yet. These bytes must not reach new
+            // memory at the same addresses.
             self.synchronise(there)?;
         }
         for gone in gone {
@@ -84,10 +84,10 @@ impl Ground {
         self.synchronise(there)
     }
 
-    /// Waits for all commands so far, and finds errors of commands without an answer.
+    /// Waits for all commands sent so far, and detects errors of commands that have no answer.
     ///
     /// # Errors
-    /// If there were any.
+    /// The first error of these commands.
     pub fn synchronise(&self, there: &mut Replay) -> Result<(), Failed> {
         for (create, ..) in &self.contexts {
             let seq = there.tell(0, &ContextSynchronize { context: create.context, launches: UNCOUNTED }, &[])?;
@@ -96,23 +96,24 @@ impl Ground {
         there.settle()
     }
 
-    /// Returns the context for copies to a device, and its legacy stream.
+    /// Returns a context for copies to a device, and its legacy stream.
     ///
     /// # Errors
-    /// If the session has no context there.
+    /// Fails if the session has no context on the device.
     pub fn stream(&self, device: u32) -> Result<(u64, u64), Failed> {
         let mut there = self.contexts.iter().filter(|(create, ..)| create.device == device);
         let (create, ..) = there.next().ok_or("NoContext: its memory has no context")?;
         Ok((create.context, create.legacy_stream))
     }
 
-    /// Returns the addresses and sizes of the slabs that were there `before` and stay. All others are new there.
+    /// Returns the addresses and sizes of the slabs that are also in the layout `before`. All other slabs are new at
+    /// the other worker.
     pub fn kept(&self, before: Option<&Ground>) -> BTreeMap<u64, u64> {
         let had: HashSet<_> = before.iter().flat_map(|before| &before.slabs).map(key).collect();
         self.slabs.iter().filter(|slab| had.contains(&key(slab))).map(|slab| (slab.address, slab.size)).collect()
     }
 
-    /// Whether a slab contains the address. Slabs are sorted by address.
+    /// Whether a slab contains the address. The slabs are sorted by address.
     fn covers(&self, address: u64) -> bool {
         let after = self.slabs.partition_point(|slab| slab.address <= address);
         self.slabs[..after].last().is_some_and(|slab| address - slab.address < slab.size)
@@ -166,7 +167,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::thread;
 
-    /// Answers requests; returns the commands that came.
+    /// Answers requests like a worker. Returns the codes of the commands that arrived.
     fn answering(mut client: UnixStream) -> Vec<u32> {
         let (mut decoder, mut buffer, mut came) = (Decoder::new(), [0; 4096], Vec::new());
         while let Some(count) = client.read(&mut buffer).ok().filter(|count| *count > 0) {

@@ -1,5 +1,5 @@
-//! State of a session that is being suspended or moved, is suspended, or is being resumed. `suspend` and `departure`
-//! act on it.
+//! The state of a session that is being suspended, moved or resumed, or is suspended. `suspend` and `departure` change
+//! it.
 
 use crate::driver::events::RealEvent;
 use crate::io::frames::Payload;
@@ -12,97 +12,99 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// While so many bytes wait, no more is read from the client. A client that knows that it is suspended sends less.
+/// The number of held bytes beyond which the worker reads no more from the client. A client that knows that it is
+/// suspended sends less.
 const MOST_HELD_BYTES: usize = 64 << 20;
 
-/// A host function of the client that lasts longer may be waiting for an answer.
+/// The duration after which a host function of the client counts as one that may be waiting for an answer.
 pub const BRIEF: Duration = Duration::from_millis(50);
 
-/// Progress of a session out of the GPU, or back.
+/// The progress of suspending, moving or resuming a session.
 #[derive(Default)]
 pub enum State {
     #[default]
     Running,
-    /// Work that has begun is being completed.
+    /// The session waits until the work that has begun is complete.
     Draining {
         then: Then,
         since: Instant,
         patience: Duration,
         host: Host,
     },
-    /// A helper copies memory, out or back.
+    /// A helper copies memory to the image, or back.
     Copying,
     Suspended,
-    /// All work that has to end here is complete; commands that were received and not executed move too.
+    /// All work in this worker is complete. Received commands that were not executed move with the session.
     Leaving,
     /// A helper is recreating the session at another worker, or has done so.
     Away,
 }
 
-/// The client's host functions while a session that is to move is drained. They may wait for answers to commands that
-/// are held.
+/// The host functions of the client, while a session that is to move is drained. A host function may wait for the
+/// answer to a held command.
 pub enum Host {
-    /// No host function lasts.
+    /// No host function runs for long.
     Brief,
-    /// The command of one that lasts, and since when.
+    /// The command of the host function that has run longest, and the time at which it was first seen.
     Lasts(u64, Instant),
-    /// Commands are executed again until no host function is left.
+    /// Held commands are executed until no host function runs.
     LetThrough,
 }
 
-/// The next step when all work is complete.
+/// The next step after all work is complete.
 pub enum Then {
-    /// Save memory to an image in this file.
+    /// Save the memory to an image in this file.
     Save(OwnedFd),
-    /// Move to the worker that [`Hold::ahead`] is connected to.
+    /// Move to the worker of the connection [`Hold::ahead`].
     Move,
 }
 
-/// State that is kept while a session is being suspended, is suspended, or is being resumed.
+/// The state that exists while a session is held: from the start of a suspension or a move until the session runs
+/// again.
 #[derive(Default)]
 pub struct Hold {
     pub state: State,
     pub frames: VecDeque<(Header, Payload)>,
     pub bytes: usize,
-    /// Whether the client was notified.
+    /// Whether the client was notified of the suspension.
     pub told: bool,
-    /// The contents of memory, of a session that is suspended, or was when it began to move.
+    /// The saved contents of the memory, if the session is suspended or was suspended when it began to move.
     pub image: Option<Arc<Image>>,
-    /// Memory is being sent to another worker while the session runs.
+    /// Whether memory is being sent to another worker while the session runs.
     pub sends_ahead: bool,
-    /// The other worker and what it already has, of a session that is to move.
+    /// The connection to the next worker, if the session is to move.
     pub ahead: Option<Ahead>,
-    /// Recorded events in use, of a session that is being moved.
+    /// The recorded events in use, while the session is being moved.
     pub records: Vec<Rc<RealEvent>>,
 }
 
 impl Hold {
-    /// Whether commands that arrive are held.
+    /// Whether arriving commands are held.
     pub fn holds(&self) -> bool {
         !matches!(self.state, State::Running)
     }
 
-    /// Like [`Hold::holds`], but false while a host function of the client may wait for such commands.
+    /// Like [`Hold::holds`], but false while a host function of the client may wait for a held command.
     pub fn keeps(&self) -> bool {
         self.holds() && !matches!(self.state, State::Draining { host: Host::LetThrough, .. })
     }
 
-    /// Whether commands that arrived before do not run either.
+    /// Whether earlier commands do not run either.
     pub fn stops(&self) -> bool {
         self.holds() && !matches!(self.state, State::Draining { then: Then::Move, .. })
     }
 
-    /// Whether received bytes stay where they are, because the session is being moved.
+    /// Whether received bytes are left unread, because the session is being moved.
     pub fn is_away(&self) -> bool {
         matches!(self.state, State::Leaving | State::Away)
     }
 
-    /// Whether nothing more is to be read.
+    /// Whether so much is held that no more is to be read from the client.
     pub fn is_full(&self) -> bool {
         self.bytes > MOST_HELD_BYTES || self.is_away()
     }
 
-    /// Returns, once, the worker to which the session is to be moved.
+    /// Returns the connection to the next worker when the session is ready to move. Returns it only once.
     pub fn take_leaving(&mut self) -> Option<Ahead> {
         let ahead = if matches!(self.state, State::Leaving) { self.ahead.take() } else { None };
         if ahead.is_some() {
@@ -111,12 +113,12 @@ impl Hold {
         ahead
     }
 
-    /// Returns the frames that are held.
+    /// Returns the held frames.
     pub fn kept(&self) -> impl Iterator<Item = &(Header, Payload)> {
         self.frames.iter()
     }
 
-    /// Returns when to check again whether the session may be suspended, unless something else prompts that before.
+    /// Returns the time until the next check whether the session can be suspended, unless another event comes first.
     pub fn patience(&self) -> Option<Duration> {
         match self.state {
             State::Draining { since, patience, ref host, .. } => {

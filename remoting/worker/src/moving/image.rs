@@ -1,5 +1,5 @@
-//! The contents of slabs, in a file from the appliance. They are sealed with a key that only this process has, so that
-//! they cannot be read on a disk, and a change or damage is noticed.
+//! The contents of slabs, saved in a file from the appliance. They are encrypted and authenticated with a key that only
+//! this process has. Therefore nobody can read them on the disk, and changes are detected.
 
 use crate::driver::staging::Scratch;
 use crate::driver::{Code, Driver, Handle};
@@ -10,10 +10,10 @@ use rustix::io::{pread, pwrite};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::os::fd::OwnedFd;
 
-/// Bytes that are copied, sealed and written at a time.
+/// The number of bytes that are copied, sealed and written at a time.
 pub const PIECE: usize = 4 << 20;
 
-/// Mapped memory, and the means to copy it.
+/// A range of mapped memory, and the context and stream that copy it.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     pub address: u64,
@@ -22,7 +22,7 @@ pub struct Place {
     pub filler: Option<Filler>,
 }
 
-/// A part of a slab, and its place in the file.
+/// A part of a slab, and its position in the file.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece {
     number: usize,
@@ -32,8 +32,8 @@ pub struct Piece {
     pub device: u32,
 }
 
-/// Splits places into pieces, device by device, in the order in which they are copied: so a piece has the same number
-/// there and back.
+/// Splits places into pieces, device by device, in the order in which they are copied. A piece has the same number when
+/// it is saved and restored.
 fn pieces(places: &[Place]) -> Vec<Piece> {
     let mut places = places.to_vec();
     places.sort_by_key(|place| place.device);
@@ -49,17 +49,17 @@ fn pieces(places: &[Place]) -> Vec<Piece> {
     all
 }
 
-/// The reason why nothing was saved or restored: a sentence for a person.
+/// The reason why something was not saved or restored: a sentence for a person.
 pub type Failed = String;
 
 fn driver_says(code: Code) -> Failed {
     format!("the driver answered CUDA error {code}")
 }
 
-/// Returns a key that only this process has.
+/// Returns a new random key.
 ///
 /// # Errors
-/// If the system has no random bytes.
+/// Fails if the system has no random bytes.
 pub fn random_key() -> Result<LessSafeKey, Failed> {
     let mut bytes = [0; 32];
     let got = getrandom(&mut bytes[..], GetRandomFlags::empty());
@@ -73,23 +73,24 @@ pub fn random_key() -> Result<LessSafeKey, Failed> {
 pub struct Image {
     file: OwnedFd,
     key: LessSafeKey,
-    /// One tag for each piece: proves that its bytes are unchanged and in their place.
+    /// The authentication tags, one for each piece. A tag proves that the bytes of its piece are unchanged and at their
+    /// position.
     tags: Vec<Tag>,
 }
 
 impl Image {
-    /// Creates an image in a file that has room for all of it.
+    /// Creates an image in a file, which has room for all contents.
     ///
     /// # Errors
-    /// If the system has no random bytes.
+    /// Fails if the system has no random bytes.
     pub fn new(file: OwnedFd) -> Result<Image, Failed> {
         Ok(Image { file, key: random_key()?, tags: Vec::new() })
     }
 
-    /// Saves the contents of these places, which must not change meanwhile.
+    /// Saves the contents of these places. The contents must not change meanwhile.
     ///
     /// # Errors
-    /// If the driver does not copy them, or the file cannot be written. The places are unchanged.
+    /// Fails if the driver cannot copy them, or the file cannot be written. The places are unchanged.
     pub fn save(&mut self, driver: &Driver, places: &[Place]) -> Result<(), Failed> {
         read(driver, places, |piece, bytes| {
             let open = (!stands(Defence::ImageKey)).then(|| bytes.to_vec());
@@ -102,15 +103,15 @@ impl Image {
     /// Restores the contents of the same places, in the same order.
     ///
     /// # Errors
-    /// If the file cannot be read or was changed, or the driver does not copy the contents.
+    /// Fails if the file cannot be read or was changed, or if the driver cannot copy the contents.
     pub fn restore(&self, driver: &Driver, places: &[Place]) -> Result<(), Failed> {
         copying(driver, places, |stream, pair, here| self.restore_all(driver, stream, pair, here))
     }
 
-    /// Calls `take` with all that was saved of these places, as [`read`] does.
+    /// Calls `take` with all saved contents of these places, in pieces, as [`read`] does.
     ///
     /// # Errors
-    /// If the file cannot be read or was changed; otherwise that of `take`.
+    /// Fails if the file cannot be read or was changed. Otherwise, the errors of `take`.
     pub fn for_each(
         &self,
         places: &[Place],
@@ -124,7 +125,7 @@ impl Image {
         })
     }
 
-    /// Reads and opens one buffer while the driver copies from the other one.
+    /// Reads and decrypts one buffer while the driver copies from the other one.
     fn restore_all(
         &self,
         driver: &Driver,
@@ -166,10 +167,10 @@ impl Image {
     }
 }
 
-/// Calls `take` with the contents of these places, piece by piece. They must not change meanwhile.
+/// Calls `take` with the contents of these places, in pieces. The contents must not change meanwhile.
 ///
 /// # Errors
-/// If the driver does not copy them; otherwise that of `take`.
+/// Fails if the driver cannot copy them. Otherwise, the errors of `take`.
 pub fn read(
     driver: &Driver,
     places: &[Place],
@@ -178,11 +179,11 @@ pub fn read(
     copying(driver, places, |stream, pair, all| read_all(driver, stream, pair, all, &mut take))
 }
 
-/// Like [`read`], with two buffers of the caller for pieces, and the session's streams. Leaves out memory that none of
-/// its contexts can copy.
+/// Like [`read`], with two buffers of the caller and the session's streams. Leaves out memory that none of the
+/// session's contexts can copy.
 ///
 /// # Errors
-/// If the driver does not copy it; otherwise that of `take`.
+/// Fails if the driver cannot copy the memory. Otherwise, the errors of `take`.
 pub fn read_with(
     driver: &Driver,
     pair: &mut [Scratch; 2],
@@ -218,14 +219,16 @@ fn read_all(
     Ok(())
 }
 
-/// A nonce is unique: each key seals one image, and each number one piece of it.
+/// Returns the nonce of a piece. It is unique, because each key seals one image, and each piece of an image has another
+/// number.
 fn nonce(piece: &Piece) -> Nonce {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&(piece.number as u64).to_le_bytes());
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// Runs `job` for each device, with a stream of it, two buffers, and its pieces. When it returns, no copy is pending.
+/// Runs `job` for each device, with a stream of the device, two buffers, and the device's pieces. No copy is pending
+/// when `job` has returned.
 fn copying(
     driver: &Driver,
     places: &[Place],

@@ -1,8 +1,8 @@
 //! Suspends and resumes a session, or moves it to another worker.
 //!
-//! `plan` recreates it there, `departure` collects the plan, `precopy` sends memory `ahead` while the program still
-//! runs, `arrival` receives; `hold` is the state meanwhile, `image` the sealed file of a suspended session. Called by
-//! `session::server`.
+//! `plan` recreates the session at the other worker, and `departure` collects the plan. `precopy` sends memory while
+//! the program still runs, to the worker in `ahead`. `arrival` receives a session. `hold` is the state of a session
+//! that does not run, and `image` is the sealed file of a suspended session. `session::server` calls this folder.
 
 pub mod ahead;
 pub mod arrival;

@@ -1,4 +1,4 @@
-//! The plan that recreates a session at another worker: its commands, and the contents of its memory. `departure`
+//! The plan that recreates a session at another worker: the commands, and the contents of the memory. `departure`
 //! collects it.
 
 use crate::driver::loaded::LoadedModule;
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
-/// Everything that makes up a session, as the commands that create it, in their order.
+/// Everything that belongs to a session, as the commands that create it, in their order.
 pub struct Plan {
     pub ground: Ground,
     pub streams: Vec<StreamCreate>,
@@ -29,40 +29,40 @@ pub struct Plan {
     pub modules: Vec<Code>,
     pub graphs: Vec<Arc<GraphBuild>>,
     pub events: Vec<Recorded>,
-    /// An event of each context, as a reference for times.
+    /// A recorded event of each context, the reference for event times.
     pub clocks: BTreeMap<u64, Handle>,
     pub gates: Vec<GateOpen>,
-    /// Mirrors with their streams. The client knows their contents.
+    /// The mirrors with their streams. The client has their contents.
     pub mirrors: Vec<(u64, MirrorAdd)>,
-    /// Means to copy memory, by device.
+    /// The context and the stream that copy memory, by device.
     pub fillers: BTreeMap<u32, Filler>,
-    /// The places of slabs, and later those of variables too.
+    /// The places of slabs. The places of variables are added later.
     pub places: Vec<Place>,
-    /// The contents of the slabs, if the session is suspended.
+    /// The saved contents of the slabs, if the session is suspended.
     pub image: Option<Arc<Image>>,
     pub adopt: Adopt,
     pub kept: Vec<u8>,
-    /// Bytes from the client that were received and not executed.
+    /// Bytes that were received from the client and not executed.
     pub unread: Vec<u8>,
 }
 
 pub struct Code {
     pub load: ModuleLoad,
-    /// With a zero byte at its end.
+    /// The image, with a zero byte after its end.
     pub image: Arc<Vec<u8>>,
     pub loaded: Arc<LoadedModule>,
     pub kernels: Vec<Handle>,
     pub described: Vec<u32>,
-    /// Functions that make settings of a kernel, with their arguments.
+    /// The functions that change settings of a kernel, with their arguments.
     pub settings: Vec<(u32, Vec<u8>)>,
 }
 
 pub struct Recorded {
     pub create: EventCreate,
-    /// The record, and the stream in which it is to be made.
+    /// The record to make at the other worker, and its stream.
     pub record: Option<(EventRecord, u64)>,
     pub followed: bool,
-    /// The recorded event and its context, of an event with timing.
+    /// The driver's event and its context, if the event has timing.
     pub timed: Option<(Handle, Handle)>,
 }
 
@@ -71,10 +71,11 @@ pub fn driver_says(code: u32) -> Failed {
 }
 
 impl Plan {
-    /// Recreates the session, on a helper's thread. Returns how many bytes of memory were sent.
+    /// Recreates the session at the other worker, on a helper's thread. Returns the number of bytes of memory that were
+    /// sent.
     ///
     /// # Errors
-    /// The reason why the session cannot be recreated there as it is here.
+    /// The reason why the same session cannot be recreated there.
     pub fn carry_out(mut self, driver: &Driver, mut ahead: Ahead) -> Result<u64, Failed> {
         let handles: Vec<Handle> = self.ground.contexts.iter().map(|(_, handle, _)| *handle).collect();
         settle(driver, &handles).map_err(driver_says)?;
@@ -156,9 +157,9 @@ impl Plan {
         there.settle()
     }
 
-    /// Sends the contents of memory. The first `slabs` places are slabs; bytes that are there already are not sent
-    /// again. Only slabs that stayed have such bytes: others may have been read at the same addresses, and are new
-    /// there.
+    /// Sends the contents of the memory. The first `slabs` places are slabs. Bytes that the other worker already has
+    /// are not sent again. This applies only to slabs that stayed: a new slab may have the address of an old one, and
+    /// its contents must be sent.
     fn copy_contents(&self, driver: &Driver, ahead: &mut Ahead, slabs: usize) -> Result<(), Failed> {
         let (slabs, variables) = self.places.split_at(slabs);
         let kept = self.ground.kept(ahead.ground.as_ref());
@@ -198,7 +199,7 @@ impl Plan {
         there.settle()
     }
 
-    /// Returns when the records of events with timing were complete.
+    /// Returns the times at which the records of events with timing were complete.
     fn times(&self, driver: &Driver) -> Result<Vec<EventTime>, u32> {
         let mut times = Vec::new();
         for (create, handle, _) in &self.ground.contexts {
@@ -224,7 +225,7 @@ impl Plan {
     }
 }
 
-/// Returns the variables of a module, which must have the same addresses there.
+/// Returns the address and size of each variable of a module. The addresses must be the same at the other worker.
 fn variables(driver: &Driver, code: &Code, image: &[u8], there: &mut Replay) -> Result<Vec<(u64, u64)>, Failed> {
     let unreadable = |error| format!("UnknownCode: a module cannot be read: {error}");
     let found = Variables::of(bundled_images(image).as_deref().unwrap_or(&[image])).map_err(unreadable)?;
@@ -234,7 +235,7 @@ fn variables(driver: &Driver, code: &Code, image: &[u8], there: &mut Replay) -> 
     let mut places = Vec::new();
     for name in found.names {
         let Ok(c_name) = CString::new(name.as_str()) else { continue };
-        // The variable is of another architecture, or its kernels do not use it.
+        // The variable belongs to another architecture, or no kernel uses it.
         let Ok((address, size)) = driver.module_global(code.loaded.handle, &c_name) else { continue };
         let asked = ModuleGlobal { module: code.load.module, name: name.clone() };
         let symbol: Symbol = answered(&there.call(&asked)?, "OtherCode: a variable of a module")?;

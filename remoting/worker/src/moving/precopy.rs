@@ -1,5 +1,5 @@
-//! Precopy: a session's memory is sent to its next worker while the session still runs. When it is stopped, only bytes
-//! that changed meanwhile are sent again, so that it is stopped for less time.
+//! Precopy: sends a session's memory to its next worker while the session still runs. When the session is stopped, only
+//! bytes that changed meanwhile are sent again, so that it is stopped for less time.
 
 use crate::moving::ahead::Ahead;
 use crate::moving::image::{Failed, PIECE, Place};
@@ -8,12 +8,12 @@ use crate::session::commands::Session;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-/// Bytes that are read at a time. Memory that the program gives back is unmapped after the read.
+/// The number of bytes that are read at a time. Memory that the program frees meanwhile is unmapped after the read.
 const BATCH: u64 = 8 * PIECE as u64;
 
 impl Session {
-    /// Sends memory ahead for the appliance, which will soon move the session to the worker at the other end of this
-    /// connection.
+    /// Starts to send memory to the worker at the other end of this connection. The appliance will soon move the
+    /// session there.
     pub fn send_ahead(&mut self, connection: Option<OwnedFd>) {
         let begun = connection.ok_or("the appliance gave no connection".into()).and_then(|connection| {
             let mut ahead = Ahead::new(connection)?;
@@ -37,7 +37,7 @@ impl Session {
         }
     }
 
-    /// Sends the next batch.
+    /// Handles the end of a batch, and sends the next one.
     fn sent_ahead(&mut self, sent: Result<(), Failed>, mut ahead: Ahead, mut todo: VecDeque<Place>) {
         if let Err(reason) = sent {
             (self.hold.sends_ahead, self.hold.ahead) = (false, Some(ahead));
@@ -48,7 +48,8 @@ impl Session {
         if batch.is_empty() {
             return self.is_ahead(ahead);
         }
-        // One thread reads and unmaps, so that nothing is unmapped while it is read; another one waits for the network.
+        // One thread reads and unmaps, so that no memory is unmapped while it is read. Another thread waits for the
+        // network.
         self.helpers.start_in_order(
             move |driver| (ahead.fetch(driver, &batch), ahead),
             move |session: &mut Session, (fetched, mut ahead)| {
@@ -67,14 +68,14 @@ impl Session {
         self.requests.push(Request::Ahead { bytes });
     }
 
-    /// Forgets the other worker: the session does not move.
+    /// Closes the connection to the next worker, because the session does not move.
     pub fn forget_ahead(&mut self) {
         if let Some(mut ahead) = self.hold.ahead.take().filter(|ahead| ahead.buffers.is_some()) {
             self.helpers.start(move |driver| ahead.free_buffers(driver), |_: &mut Session, ()| ());
         }
     }
 
-    /// Returns the next places to send, of those that are still mapped.
+    /// Returns the next places to send, without those that are no longer mapped.
     fn next_batch(&self, todo: &mut VecDeque<Place>) -> Vec<Place> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while bytes < BATCH
@@ -89,7 +90,7 @@ impl Session {
     }
 }
 
-/// Splits a place so that its pieces are the same as those of the whole.
+/// Splits a place into parts whose pieces are the same as those of the whole place.
 fn parts(place: &Place) -> impl Iterator<Item = Place> + use<> {
     let place = *place;
     (0..place.size).step_by(BATCH as usize).map(move |from| Place {

@@ -1,4 +1,4 @@
-//! A worker as the client of another one: creates a session there that is like its own.
+//! A worker that acts as the client of another worker, to create the same session there.
 
 use crate::moving::image::Failed;
 use protocol::{
@@ -12,11 +12,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Time limit for the other worker to say something. It may be compiling a large module.
+/// The longest time to wait for bytes from the other worker, which may be compiling a large module.
 const PATIENCE: Duration = Duration::from_secs(100);
 const READ: usize = 256 << 10;
 
-/// The other worker's answer: its code, and the fields after it.
+/// An answer of the other worker: its code, and the encoded fields after it.
 pub type Answer = (u32, Vec<u8>);
 
 pub struct Replay {
@@ -25,12 +25,12 @@ pub struct Replay {
     decoder: Decoder,
     buffer: Vec<u8>,
     received: u64,
-    /// Descriptions of the commands that must be answered by 0.
+    /// The commands that must be answered by 0, by number, with descriptions for error messages.
     expected: HashMap<u64, &'static str>,
     answers: HashMap<u64, Answer>,
-    /// Bytes of copies that the other worker has not consumed.
+    /// The number of copied bytes that the other worker has not consumed.
     outstanding: u64,
-    /// Bytes of memory that were sent.
+    /// The number of bytes of memory that were sent.
     pub copied: u64,
 }
 
@@ -39,8 +39,10 @@ fn lost(error: io::Error) -> Failed {
 }
 
 impl Replay {
+    /// Creates a client on a connection to another worker.
+    ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses.
     pub fn new(connection: OwnedFd) -> Result<Replay, Failed> {
         // This works for every kind of stream socket.
         let socket = UnixStream::from(connection);
@@ -60,18 +62,20 @@ impl Replay {
         })
     }
 
-    /// Sends a command, and does not wait for an answer. Returns its number.
+    /// Sends a command without waiting for an answer. Returns the command's number.
     ///
     /// # Errors
-    /// If the connection broke.
+    /// Fails if the connection broke.
     pub fn tell<M: Message>(&mut self, stream_id: u64, message: &M, tail: &[u8]) -> Result<u64, Failed> {
         let mut w = Writer::new();
         w.put(message);
         self.send(M::CODE, stream_id, &w.bytes, tail)
     }
 
+    /// Sends a command with encoded fields. Returns the command's number.
+    ///
     /// # Errors
-    /// If the connection broke.
+    /// Fails if the connection broke.
     pub fn send(&mut self, code: u32, stream_id: u64, fields: &[u8], tail: &[u8]) -> Result<u64, Failed> {
         self.seq += 1;
         let len = (fields.len() + tail.len()) as u32;
@@ -83,13 +87,15 @@ impl Replay {
         Ok(self.seq)
     }
 
+    /// Sends bytes unchanged.
+    ///
     /// # Errors
-    /// If the connection broke.
+    /// Fails if the connection broke.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Failed> {
         self.socket.write_all(bytes).map_err(lost)
     }
 
-    /// Marks a command that must succeed; [`Replay::settle`] finds out whether it did. `what` describes the command.
+    /// Marks a command as one that must succeed. [`Replay::settle`] checks this later. `what` describes the command.
     pub fn expect(&mut self, seq: u64, what: &'static str) {
         self.expected.insert(seq, what);
     }
@@ -97,7 +103,7 @@ impl Replay {
     /// Sends a command and waits for its answer.
     ///
     /// # Errors
-    /// If the connection broke, or the session there ended.
+    /// Fails if the connection broke, or if the session at the other worker ended.
     pub fn call<M: Message>(&mut self, message: &M) -> Result<Answer, Failed> {
         let seq = self.tell(0, message, &[])?;
         loop {
@@ -111,7 +117,7 @@ impl Replay {
     /// Waits for the answers of all commands that must succeed.
     ///
     /// # Errors
-    /// The description of one that failed, and its code.
+    /// The description of a command that failed, and its code.
     pub fn settle(&mut self) -> Result<(), Failed> {
         while !self.expected.is_empty() {
             self.read()?;
@@ -119,10 +125,10 @@ impl Replay {
         Ok(())
     }
 
-    /// Sends an image, in pieces.
+    /// Sends an image in pieces.
     ///
     /// # Errors
-    /// If the connection broke.
+    /// Fails if the connection broke.
     pub fn image(&mut self, hash: [u8; 32], bytes: &[u8]) -> Result<(), Failed> {
         let total = bytes.len() as u64;
         for (at, piece) in bytes.chunks(READ).enumerate() {
@@ -131,10 +137,10 @@ impl Replay {
         Ok(())
     }
 
-    /// Sends bytes for memory there. If it is `fresh` it holds zeros, and zeros are not sent.
+    /// Sends bytes for memory of the other worker. If the memory is `fresh`, it contains zeros, and zeros are not sent.
     ///
     /// # Errors
-    /// If the connection broke, or the session there ended.
+    /// Fails if the connection broke, or if the session at the other worker ended.
     pub fn copy(&mut self, context: u64, stream_id: u64, at: u64, bytes: &[u8], fresh: bool) -> Result<(), Failed> {
         for (number, piece) in bytes.chunks(BULK_CHUNK).enumerate() {
             if fresh && piece.iter().all(|byte| *byte == 0) {
@@ -186,14 +192,14 @@ impl Replay {
         Ok(())
     }
 
-    /// Ends the connection's sending side. Returns how many bytes of memory were sent, when the other worker has read
-    /// all.
+    /// Closes the sending side of the connection and waits until the other worker has read everything. Returns the
+    /// number of bytes of memory that were sent.
     ///
     /// # Errors
-    /// If the connection broke.
+    /// Fails if the connection broke.
     pub fn finish(mut self) -> Result<u64, Failed> {
         self.socket.shutdown(Shutdown::Write).map_err(lost)?;
-        // Messages from here on are for the session's own client, and are sent to it again.
+        // Messages after this point are for the session's own client. The other worker sends them to the client again.
         while self.socket.read(&mut self.buffer).map_err(lost)? > 0 {}
         Ok(self.copied)
     }
@@ -202,7 +208,7 @@ impl Replay {
 /// Decodes the fields of a successful answer.
 ///
 /// # Errors
-/// A message that names `what` failed.
+/// A message with `what`, which names the failed command.
 pub fn answered<T: Wire>((code, fields): &Answer, what: &str) -> Result<T, Failed> {
     let value = protocol::Reader::new(fields).get();
     match (code, value) {

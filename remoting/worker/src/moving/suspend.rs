@@ -1,6 +1,6 @@
-//! Suspending a session and resuming it. The contents of its slabs go into an image, and their memory to the driver;
-//! contexts, modules and addresses stay. Commands that arrive meanwhile are held and run afterwards. A session that is
-//! to be moved (`departure`) is held in the same way.
+//! Suspends and resumes a session. The contents of its slabs are saved to an image, and the memory returns to the
+//! driver. Contexts, modules and addresses stay. Commands that arrive meanwhile are held and executed afterwards. A
+//! session that is to move (`departure`) is held in the same way.
 
 use crate::driver::{Driver, Handle, Result as DriverResult};
 use crate::io::frames::Payload;
@@ -17,11 +17,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Commands that a session which is to be moved executes at once: work in progress may wait for them, and earlier
-/// commands that are held do not depend on them.
+/// The commands that are executed at once although the session is to move. Work in progress may wait for them, and they
+/// do not depend on earlier commands that are held.
 const AHEAD: [u32; 4] = [CallbackDone::CODE, GateOpen::CODE, SupplyBytes::CODE, SupplyCancel::CODE];
 
-/// A slab, as a helper needs it.
+/// The place and the memory of a slab, for a helper.
 #[derive(Debug, Clone, Copy)]
 struct Saved {
     place: Place,
@@ -29,13 +29,13 @@ struct Saved {
 }
 
 impl Session {
-    /// Holds a frame for later. `Close` ends the session instead.
+    /// Holds a frame for later. The command `Close` ends the session instead.
     pub fn hold_frame(&mut self, header: &Header, payload: Payload) {
         if header.code == Close::CODE {
             return self.end(0, "closed by the client");
         }
         if !self.hold.stops() && AHEAD.contains(&header.code) {
-            // A placeholder keeps its place in the order.
+            // A placeholder keeps the position in the sequence of commands.
             self.hold.frames.push_back((Header { code: Skipped::CODE, len: 0, ..*header }, Payload::Heap(Vec::new())));
             return self.take_ahead(header, payload);
         }
@@ -43,7 +43,7 @@ impl Session {
         self.hold.frames.push_back((*header, payload));
     }
 
-    /// Suspends the session for the appliance, with the image in this file, which has room for it.
+    /// Starts to suspend the session. The image goes to `file`, which has room for it.
     pub fn suspend(&mut self, file: Option<OwnedFd>, reason: String, patience: Duration) {
         let then = file.map(Then::Save).ok_or("the appliance gave no file for the image");
         match then.map_err(str::to_owned).and_then(|then| self.begin_hold(then, patience)) {
@@ -55,7 +55,7 @@ impl Session {
         }
     }
 
-    /// Moves the session for the appliance, after [`Session::send_ahead`].
+    /// Starts to move the session, after [`Session::send_ahead`].
     pub fn move_away(&mut self, patience: Duration) {
         let begun = match &self.hold.state {
             _ if self.hold.ahead.is_none() => Err("the appliance gave no connection".into()),
@@ -74,7 +74,7 @@ impl Session {
         }
     }
 
-    /// Cancels a move: the session stays, and stays suspended if it was.
+    /// Cancels a move. The session stays, and stays suspended if it was.
     pub fn stay(&mut self) {
         if self.hold.image.is_none() {
             return self.let_go();
@@ -92,29 +92,30 @@ impl Session {
         self.let_all_go();
         self.overwrite_all_freed();
         self.mark_running();
-        // Bytes that are under way there use the session's own connection instead, which stays.
+        // Bytes on the stripes use the session's main connection instead, which stays open.
         self.stripes.close();
         self.hold.state = State::Draining { then, since: Instant::now(), patience, host: Host::Brief };
         Ok(())
     }
 
-    /// Marks all streams that were given work, so that its completion is noticed. Returns whether there were any.
+    /// Adds markers to all streams that were given work, so that its completion is noticed. Returns whether there were
+    /// any.
     fn mark_running(&mut self) -> bool {
         let running: Vec<u64> = self.streams.live().filter(|(_, stream)| stream.issued > 0).map(|(id, _)| id).collect();
         running.iter().for_each(|stream| self.mark(*stream));
         !running.is_empty()
     }
 
-    /// Saves or leaves when all work that has begun is complete; gives up when that takes too long. Returns whether
-    /// anything was done.
+    /// Saves or moves the session when all work that has begun is complete. Cancels that if it takes too long. Returns
+    /// whether anything was done.
     pub fn drain(&mut self) -> bool {
         let State::Draining { ref then, since, patience, .. } = self.hold.state else { return false };
         let moves = matches!(then, Then::Move);
         let quiet = !self.completions.is_pending() && self.helpers.is_idle() && self.closing.is_empty();
-        // Completion of commands that were let through is only known after a check; until then they may write to
-        // mirrors.
+        // Only a check shows whether commands that were let through are complete. Until then they may write to mirrors.
         let runs = moves && quiet && self.mark_running();
-        // The client learns first what the device has written: nothing of it has to be kept.
+        // The client first receives everything that the device has written to mirrors, so that no such write has to be
+        // kept.
         let quiet = quiet && !runs && self.mirrors.settle();
         if quiet && !self.requests.are_open() && (self.is_settled() || !moves) {
             match std::mem::replace(&mut self.hold.state, State::Copying) {
@@ -137,9 +138,9 @@ impl Session {
         true
     }
 
-    /// Executes held commands if a host function lasts while the GPU is `quiet`: it may wait for an answer to them (the
-    /// client itself sends what the program wrote before a word that a stream waits for). Returns whether anything was
-    /// done.
+    /// Executes held commands if a host function takes long while the GPU is `quiet`, because the host function may
+    /// wait for an answer to them. The client itself sends the program's writes that come before a word that a stream
+    /// waits for. Returns whether anything was done.
     fn look_at_host_functions(&mut self, quiet: bool) -> bool {
         let first = self.callbacks.values().min().copied();
         let State::Draining { host, .. } = &mut self.hold.state else { return false };
@@ -230,7 +231,7 @@ impl Session {
         (self.hold.state, self.hold.image) = (State::Suspended, Some(Arc::new(image)));
     }
 
-    /// Resumes the session: there is room on the GPU again.
+    /// Resumes the session, because the GPU has room again.
     pub fn resume(&mut self) {
         let (State::Suspended, Some(image)) = (&self.hold.state, self.hold.image.clone()) else {
             let reason = "it is not suspended".into();
@@ -266,7 +267,7 @@ impl Session {
         self.let_go();
     }
 
-    /// Ends the hold: executes the commands that were held; new ones run when they arrive.
+    /// Ends the hold. Executes the commands that were held; later commands run when they arrive.
     pub fn let_go(&mut self) {
         self.forget_ahead();
         let hold = std::mem::take(&mut self.hold);
@@ -281,17 +282,17 @@ impl Session {
     }
 }
 
-/// The result of removing a slab that was saved.
+/// The result of unmapping a saved slab.
 struct Left {
     place: Place,
     scrubbed: bool,
     unmapped: DriverResult<()>,
 }
 
-/// The reason why a session was not restored, and the results of removing what was restored already.
+/// The reason why a session was not restored, and the results of unmapping the slabs that were already restored.
 type NotBack = (String, Vec<Left>);
 
-/// Waits until everything in these contexts is complete.
+/// Waits until all work in these contexts is complete.
 ///
 /// # Errors
 /// The error of that work.
@@ -305,7 +306,7 @@ fn leave(driver: &Driver, slab: &Saved) -> Left {
     Left { place: slab.place, scrubbed, unmapped: unmap(driver, address, size, slab.memory) }
 }
 
-/// Maps new memory at the old addresses, and restores its contents; after an error there is none.
+/// Maps new memory at the old addresses, and restores the contents. After an error, nothing stays mapped.
 fn bring_back(driver: &Driver, image: &Image, slabs: &[Saved]) -> Result<Vec<(u64, u64)>, NotBack> {
     let mut mapped = Vec::new();
     let restored = slabs.iter().try_for_each(|Saved { place: slab, .. }| {
@@ -319,7 +320,7 @@ fn bring_back(driver: &Driver, image: &Image, slabs: &[Saved]) -> Result<Vec<(u6
         .map_err(|code: u32| format!("the driver gave no memory: CUDA error {code}"))
         .and_then(|()| image.restore(driver, &places));
     restored.map_err(|reason| {
-        // Some contents may be there already.
+        // Some slabs may already have their contents.
         let back = mapped.iter().zip(slabs).map(|((_, memory), slab)| Saved { place: slab.place, memory: *memory });
         (reason, back.map(|slab| leave(driver, &slab)).collect())
     })?;

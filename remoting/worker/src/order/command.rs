@@ -1,4 +1,4 @@
-//! A frame as a command, and its keys for the scheduler.
+//! Decodes a frame into a command, and determines the command's keys for the scheduler.
 
 use crate::io::frames::Payload;
 use crate::order::rules::{Rule, kept};
@@ -15,7 +15,7 @@ macro_rules! commands {
         #[derive(Debug)]
         pub enum Command {
             $($name(protocol::$name),)*
-            /// A function of the registry.
+            /// A function of the registry, by its number.
             Generated(u32),
         }
 
@@ -49,26 +49,28 @@ commands! {
     MirrorAdd, MirrorChanges, MirrorEnd
 }
 
-/// A command on its way through the worker.
+/// A command that has arrived and is not finished.
 #[derive(Debug)]
 pub struct Frame {
     pub seq: u64,
     pub stream_id: u64,
     pub command: Command,
     pub payload: Payload,
-    /// Offset in the payload where the message's tail starts.
+    /// The offset in the payload at which the message's tail begins.
     pub tail: usize,
-    /// Progress of a command that runs in steps.
+    /// The progress of a command that runs in several steps.
     pub progress: u64,
-    /// The events that count this frame among those that refer to them.
+    /// The events that this frame refers to. Each event counts the frame as a reference.
     pub refers: Vec<u64>,
-    /// Settings of a launch that had to wait.
+    /// The settings of the kernel when the launch arrived, if the launch had to wait.
     pub settings: Option<Settings>,
 }
 
 impl Frame {
+    /// Decodes a frame.
+    ///
     /// # Errors
-    /// If the payload does not fit the code.
+    /// Fails if the payload is not valid for the code.
     pub fn decode(header: &Header, payload: Payload) -> Result<Frame, DecodeError> {
         let bytes = payload.bytes();
         let (command, tail) = decode(header.code, bytes)?;
@@ -89,17 +91,17 @@ impl Frame {
         self.payload.bytes().get(self.tail..).unwrap_or_default()
     }
 
-    /// Whether it counts as a launch.
+    /// Whether the command counts as a launch.
     pub fn is_launch(&self) -> bool {
         matches!(self.command, Command::Launch(_) | Command::GraphLaunch(_))
     }
 
-    /// Whether later commands have to wait until it is done.
+    /// Whether later commands have to wait until this command is done.
     pub fn places_memory(&self) -> bool {
         matches!(self.command, Command::SlabMap(_) | Command::SlabMove(_) | Command::PeerAccess(_))
     }
 
-    /// Returns the events that this command waits for, asks for or records.
+    /// Returns the events that this command waits for, queries or records.
     pub fn events(&self) -> Vec<u64> {
         match &self.command {
             Command::EventRecord(c) => vec![c.event],
@@ -112,19 +114,20 @@ impl Frame {
     }
 }
 
-/// Keys by which commands are ordered.
+/// A key: an object whose commands must run in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Key {
     Stream(u64),
-    /// The context's streams that the legacy stream orders: exclusive for the legacy stream, shared for blocking ones.
+    /// The streams of the context that the legacy stream orders. The legacy stream's commands are exclusive, those of
+    /// blocking streams are shared.
     Legacy(u64),
-    /// Everything in a context: exclusive for its creation, shared for its streams' commands.
+    /// The whole context. Its creation is exclusive, the commands of its streams are shared.
     Context(u64),
-    /// The creation of contexts, for commands that need one without naming it.
+    /// The creation of contexts, for commands that need a context and do not name it.
     Creation,
-    /// The destruction of contexts, which the next creation waits for: a device that was reset starts from nothing.
+    /// The destruction of contexts. The next creation waits for it, because a device that was reset has no state.
     Destruction,
-    /// One record of an event.
+    /// One record of an event: the event and the generation of the record.
     Record(u64, u64),
 }
 
@@ -135,17 +138,17 @@ pub enum StreamKind {
     NonBlocking,
 }
 
-/// The streams that commands may name. One is added when the command that creates it arrives.
+/// The streams that commands may name. A stream is added when the command that creates it arrives.
 #[derive(Debug, Default)]
 pub struct Topology {
     streams: HashMap<u64, (u64, StreamKind)>,
 }
 
 impl Topology {
-    /// Limit on the streams that are remembered; commands of others answer that there is no such stream.
+    /// Limit on the registered streams. A command of any other stream fails, because the stream does not exist.
     pub const MOST_STREAMS: usize = 1 << 20;
 
-    /// Learns of streams from a command that arrives.
+    /// Adds the streams that an arriving command creates.
     pub fn note(&mut self, command: &Command) {
         const NON_BLOCKING: u32 = 1;
         if self.streams.len() >= Self::MOST_STREAMS {
@@ -175,7 +178,7 @@ impl Topology {
         self.streams.retain(|_, (c, _)| *c != context);
     }
 
-    /// Returns the keys of a command that is part of the stream's order.
+    /// Returns the keys of a command that belongs to the order of a stream.
     fn stream_keys(&self, stream_id: u64) -> Vec<(Key, Mode)> {
         let mut keys = Vec::with_capacity(4);
         if kept(Rule::StreamOrder) {
@@ -192,7 +195,7 @@ impl Topology {
         keys
     }
 
-    /// Returns the keys of a command. Commands without keys run when they arrive.
+    /// Returns the keys of a command. A command without keys runs when it arrives.
     pub fn keys(
         &self,
         frame: &Frame,
@@ -287,7 +290,7 @@ impl Topology {
             | Command::MirrorChanges(_)
             | Command::CopyOnDevice(_) => self.stream_keys(frame.stream_id),
             Command::Generated(_) if frame.stream_id != 0 => self.stream_keys(frame.stream_id),
-            // A context's preferences (caches, shared memory) only affect its speed: they wait for nothing.
+            // The preferences of a context (caches, shared memory) only affect its speed, so they wait for nothing.
             Command::Generated(_) => vec![(Key::Creation, After)],
             _ => Vec::new(),
         }

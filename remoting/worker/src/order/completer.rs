@@ -1,7 +1,8 @@
-//! Completions: what is reported to the client, or done, when work of the GPU is complete.
+//! Completions: reports to the client, or acts, when work of the GPU is complete.
 //!
-//! The worker never waits in the driver. Each stream has a queue of entries in its order, some with an event. An entry
-//! is done when its event is complete or, without one, when all entries before it are done. Events are only queried.
+//! The worker never waits in the driver. Each stream has a queue of entries, some of them with an event. An entry is
+//! done when its event is complete. An entry without an event is done when all entries before it are done. Events are
+//! only queried, never waited for.
 
 use crate::driver::Code;
 use crate::driver::events::RealEvent;
@@ -12,13 +13,14 @@ use driverapi::errors::*;
 use protocol::{Callback, Consumed, Fenced, HostBytes, Message};
 use std::rc::Rc;
 
-/// A stream gets a marker at least every so many operations, so that it is known how much it still has to do.
+/// The number of operations in a stream after which a marker is added, so that the remaining work of the stream is
+/// known.
 const MARKER_EVERY: u32 = 64;
-/// The driver blocks at about 1,024 operations in a stream; the worker holds the stream before that.
+/// Limit on the operations in a stream. The driver blocks at about 1,024, so the worker holds the stream before that.
 pub const MOST_IN_FLIGHT: u32 = 900;
-/// Limit on a client's outstanding waits for single events.
+/// Limit on the client's pending waits for single events.
 const MOST_WATCHES: usize = 1 << 16;
-/// Limit on the outstanding completions of one stream.
+/// Limit on the pending entries of one stream.
 const MOST_ENTRIES: usize = 1 << 17;
 
 struct Done {
@@ -28,7 +30,7 @@ struct Done {
 }
 
 impl Session {
-    /// Counts an operation that was given to the stream.
+    /// Counts an operation that was given to a stream.
     pub fn issued(&mut self, stream_id: u64) {
         let Ok(stream) = self.streams.get_mut(stream_id) else { return };
         stream.issued += 1;
@@ -45,16 +47,16 @@ impl Session {
         }
     }
 
-    /// Adds an entry that shows when everything given to the stream so far is complete.
+    /// Adds an entry that is done when all work given to the stream so far is complete.
     pub fn mark(&mut self, stream_id: u64) {
-        // After an error the next entry covers these operations too.
+        // After an error, the next entry also covers these operations.
         if let Err(code) = self.entry(stream_id, 0, Action::Marker) {
             self.late(code);
         }
     }
 
-    /// Records an event in the stream; runs `action` when it is complete. After an error (which is returned) runs
-    /// `action` when the earlier entries are done.
+    /// Records an event in the stream, and runs `action` when the event is complete. Returns an error of the driver;
+    /// then `action` runs when the earlier entries are done.
     pub fn entry(&mut self, stream_id: u64, seq: u64, action: Action) -> Result<(), Code> {
         self.enter(self.streams.get(stream_id)?.context)?;
         let stream = self.streams.get(stream_id)?;
@@ -79,7 +81,7 @@ impl Session {
         }
     }
 
-    /// Runs `action` when this event, which the stream was given last, is complete.
+    /// Runs `action` when `event` is complete. The event must be the last operation that was given to the stream.
     pub fn entry_at(&mut self, stream_id: u64, seq: u64, event: Rc<RealEvent>, action: Action) {
         let Ok(stream) = self.streams.get_mut(stream_id) else { return };
         let operations = std::mem::take(&mut stream.issued) + 1;
@@ -92,7 +94,7 @@ impl Session {
         self.push_entry(stream_id, seq, Some(event), operations, action);
     }
 
-    /// Runs `action` when the entries before it are done.
+    /// Runs `action` when all earlier entries of the stream are done.
     pub fn piggyback(&mut self, stream_id: u64, seq: u64, action: Action) {
         self.push_entry(stream_id, seq, None, 0, action);
     }
@@ -109,7 +111,7 @@ impl Session {
         }
     }
 
-    /// Like `entry`, but without a new event if nothing was given to the stream since the last one.
+    /// Like `entry`, but without a new event if the stream was given nothing since the last event.
     pub fn entry_if_needed(&mut self, stream_id: u64, seq: u64, action: Action) -> Result<(), Code> {
         if self.streams.get(stream_id)?.issued > 0 {
             return self.entry(stream_id, seq, action);
@@ -118,7 +120,7 @@ impl Session {
         Ok(())
     }
 
-    /// Runs `action` when this record of an event is complete, whatever other work its stream has.
+    /// Runs `action` when this record of an event is complete, without regard to other work of the stream.
     pub fn watch(&mut self, seq: u64, event: Rc<RealEvent>, action: Action) {
         if self.completions.watches.len() >= MOST_WATCHES {
             return self.end(CUDA_ERROR_UNKNOWN, "too many events are waited for");
@@ -127,13 +129,13 @@ impl Session {
         self.completions.watches.push(Watch { seq, event, action });
     }
 
-    /// Runs `then` when everything given to the streams of a context so far is complete.
+    /// Runs `then` when all work given to these streams of a context so far is complete.
     pub fn join(&mut self, context: u64, streams: &[u64], seq: u64, then: Then) {
         let id = self.completions.next_join;
         self.completions.next_join += 1;
         let reply = matches!(then, Then::Reply);
         let busy: Vec<u64> = streams.iter().copied().filter(|id| self.is_busy(*id)).collect();
-        // One part belongs to this function, so that the join is complete only when all others exist.
+        // One part belongs to this function, so that the join cannot complete before all other parts exist.
         let join = Join { seq, remaining: busy.len() + 1, code: 0, then };
         self.completions.joins.insert(id, join);
         let mut failed = 0;
@@ -148,12 +150,12 @@ impl Session {
         self.part_done(id, failed);
     }
 
-    /// Whether the stream has work that is not known to be complete, or entries to report.
+    /// Whether the stream has entries, or work that is not known to be complete.
     pub fn is_busy(&self, stream_id: u64) -> bool {
         self.streams.get(stream_id).is_ok_and(|stream| stream.in_flight > 0 || !stream.entries.is_empty())
     }
 
-    /// Reports all that the GPU has completed to the client. Returns whether there was anything.
+    /// Reports everything that the GPU has completed to the client. Returns whether there was anything.
     pub fn collect(&mut self) -> bool {
         if !self.completions.is_pending() {
             return false;
@@ -161,8 +163,9 @@ impl Session {
         let mut done = Vec::new();
         self.take_watches(&mut done);
         self.take_entries(&mut done);
-        // A program that sees a completion must see the bytes that landed and the events that were complete before it. So
-        // once a completion was seen, both are looked at again, until a look finds no further completion.
+        // A program that sees a completion must also see the bytes that arrived, and the events that were complete,
+        // before it. Therefore, after a completion was found, both are checked again until a check finds no further
+        // completion.
         let mut looked = 0;
         while self.completions.news_pending > 0 && done[looked..].iter().any(|d| d.action.is_visible()) {
             looked = done.len();
@@ -234,8 +237,8 @@ impl Session {
         gone.into_iter().for_each(|(context, id)| self.forget_stream(context, id));
     }
 
-    /// Reports an action to the client, or executes it. An action that lets the client see mirrors waits until they
-    /// have been read.
+    /// Reports an action to the client, or executes it. If the action lets the client conclude something about mirrors,
+    /// it waits until they have been read.
     pub fn publish(&mut self, seq: u64, code: Code, action: Action) {
         if is_sticky(code) {
             self.note_sticky(code);

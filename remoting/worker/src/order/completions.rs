@@ -1,5 +1,5 @@
-//! Actions that wait for the progress of streams: what is to be reported to the client, or done. `completer` queries
-//! and reports.
+//! Actions that run when the earlier work of a stream is complete. They report to the client, or continue a command.
+//! `completer` queries the streams and runs the actions.
 
 use crate::driver::events::RealEvent;
 use crate::driver::loaded::LoadedModule;
@@ -18,9 +18,9 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub enum Action {
     Marker,
-    /// The reply of a command that synchronises.
+    /// Replies to a command that synchronises.
     Reply(Code),
-    /// Bytes of a `CopyToHost` have arrived in the buffer.
+    /// The bytes of a `CopyToHost` have arrived in the buffer.
     HostBytes {
         offset: u64,
         buffer: Buffer,
@@ -30,12 +30,12 @@ pub enum Action {
         bytes: u64,
         _buffer: Buffer,
     },
-    /// The reply of a copy with memory that the client shares, which is kept until then.
+    /// Replies to a copy with memory that the client shares. The memory is kept until then.
     Shared {
         code: Code,
         _memory: Rc<Shared>,
     },
-    /// Bytes of a `CopyToHostStriped` have arrived in the buffer.
+    /// The bytes of a `CopyToHostStriped` have arrived in the buffer.
     Striped {
         stripe: u64,
         buffer: Buffer,
@@ -52,7 +52,7 @@ pub enum Action {
         event: u64,
         generation: u64,
     },
-    /// A record that other sessions wait for.
+    /// A record of a shared event is complete; other sessions wait for it.
     SharedRecord {
         page: Rc<Page>,
         number: u64,
@@ -60,9 +60,9 @@ pub enum Action {
     Part {
         join: u64,
     },
-    /// The answer of a command that synchronises, after it has waited for mirrors.
+    /// Replies to a command that synchronises, after mirrors have been read.
     Synchronised,
-    /// The answer to a query of an event or a stream that is complete.
+    /// Answers a query of an event or a stream that is complete.
     Answer {
         of_event: bool,
     },
@@ -76,12 +76,12 @@ pub enum Action {
     Batch {
         number: u64,
     },
-    /// New memory holds zeros now.
+    /// New memory has been filled with zeros.
     Zeroed(NewSlab),
 }
 
 impl Action {
-    /// Whether the program can conclude something about other commands from it.
+    /// Whether the program can learn from this action that other commands are complete.
     pub fn is_visible(&self) -> bool {
         !matches!(
             self,
@@ -95,8 +95,8 @@ impl Action {
         )
     }
 
-    /// Whether it is reported as it is, and lets the program conclude that the device has written to a mirror. Actions
-    /// that become the answer of a command that synchronises are checked there.
+    /// Whether this action is reported unchanged and lets the program conclude that the device has written to a mirror.
+    /// Actions that become the reply of a synchronising command are checked when that reply is sent.
     pub fn lets_see(&self) -> bool {
         matches!(
             self,
@@ -104,13 +104,13 @@ impl Action {
         )
     }
 
-    /// Whether it changes what the program sees in its memory or of its events.
+    /// Whether this action changes the program's memory, or the state of an event that the program sees.
     pub fn is_news(&self) -> bool {
         matches!(self, Action::HostBytes { .. } | Action::EventDone { .. })
     }
 
-    /// Returns the final code of an action. The driver reports some errors, and the output of kernels, only when
-    /// something is synchronised. On an event that is complete this waits for nothing.
+    /// Returns the final code of an action. The driver reports some errors, and the output of kernels, only at a
+    /// synchronisation. Synchronising with an event that is complete does not block.
     pub fn settle(
         &self,
         driver: &Driver,
@@ -136,7 +136,7 @@ impl Action {
     }
 }
 
-/// Returns `None` while the event is not complete, then 0 or an error.
+/// Returns `None` while the event is not complete. After that, returns 0 or the code of an error.
 pub fn state(driver: &Driver, current: &CurrentContext, event: &RealEvent) -> Option<Code> {
     match current.set(driver, event.context()).and_then(|()| driver.event_query(event.handle)) {
         Ok(()) => Some(0),
@@ -180,24 +180,24 @@ pub enum Then {
 
 #[derive(Default)]
 pub struct Completions {
-    /// Streams that have entries.
+    /// The streams that have entries.
     pub active: BTreeSet<u64>,
     pub watches: Vec<Watch>,
     pub joins: HashMap<u64, Join>,
     pub next_join: u64,
-    /// Number of `HostBytes` and `EventDone` actions that are still to be reported.
+    /// The number of `HostBytes` and `EventDone` actions that have not been reported.
     pub news_pending: usize,
-    /// Number of `HostBytes` entries.
+    /// The number of `HostBytes` entries.
     pub bytes_pending: usize,
 }
 
 impl Completions {
-    /// Number of copies to the host whose bytes have yet to arrive.
+    /// Returns the number of copies to the host whose bytes have not arrived.
     pub fn bytes_pending(&self) -> usize {
         self.bytes_pending
     }
 
-    /// Whether the GPU is to be queried again later.
+    /// Whether the GPU must be queried again later.
     pub fn is_pending(&self) -> bool {
         !self.active.is_empty() || !self.watches.is_empty()
     }

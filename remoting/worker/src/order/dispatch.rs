@@ -9,7 +9,8 @@ use driverapi::errors::*;
 use protocol::{ContextDestroy, Fenced, Message, ModuleUnload};
 
 impl Session {
-    /// Executes a command through its module; answers an error as the command's kind demands.
+    /// Executes a command by calling the module that handles it. Reports an error in the way that the kind of the
+    /// command requires.
     pub fn execute(&mut self, frame: &mut Frame) -> Outcome {
         match self.try_execute(frame) {
             Ok(outcome) => outcome,
@@ -20,7 +21,7 @@ impl Session {
         }
     }
 
-    /// Answers a command that could not be executed.
+    /// Reports the error of a command to the client.
     fn fail(&mut self, frame: &Frame, code: Code) {
         if is_sticky(code) {
             self.note_sticky(code);
@@ -74,7 +75,7 @@ impl Session {
             | Command::TensorMapReplaceAddress(_)
             | Command::TensorMapSetClass(_) => self.reply(frame.seq, code),
             Command::ModuleLoad(_) | Command::Link(_) => self.reply_logged(frame.seq, code, String::new()),
-            // A fence that never came would keep the client's memory forever.
+            // Without this message, the client would keep the memory until the session ends.
             Command::StreamFence(c) => self.out.push(Fenced::CODE, 0, &Fenced { token: c.token }, &[]),
             Command::ContextFence(c) => self.out.push(Fenced::CODE, 0, &Fenced { token: c.token }, &[]),
             Command::ContextDestroy(ContextDestroy { token, .. })
@@ -86,7 +87,7 @@ impl Session {
                 self.consumed(frame.tail().len() as u64);
                 self.late(code);
             }
-            // The client keeps the source of the bytes until it is notified of them.
+            // The client keeps the source bytes until it receives this message.
             Command::CopyToDeviceLate(_) | Command::CopyToDeviceShared(_) => {
                 self.reply(frame.seq, code);
                 self.late(code);

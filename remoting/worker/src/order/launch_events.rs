@@ -1,7 +1,7 @@
-//! Events that launches record themselves. Each record takes a driver's event of its own, as `event_record` does.
+//! Events that a launch records by itself (launch attributes). Each record uses a driver event, as in `event_record`.
 //!
-//! Such an event says nothing about its stream: it may be complete before the kernel is. So it is watched by itself,
-//! and never marks the progress of the stream.
+//! Such an event says nothing about its stream, because it may be complete before the kernel. Therefore it is watched
+//! separately, and never counts as progress of the stream.
 
 use crate::code::launch_shape::attribute;
 use crate::driver::events::RealEvent;
@@ -13,14 +13,14 @@ use driverapi::types::CUlaunchAttribute;
 use protocol::{LaunchAttribute, Recording};
 use std::rc::Rc;
 
-/// The attributes in the driver's form, and the records that they make.
+/// The attributes in the driver's form, and the event records that they make.
 pub struct LaunchAttributes {
     pub raw: Vec<CUlaunchAttribute>,
     records: Vec<(Recording, Rc<RealEvent>)>,
 }
 
 impl Session {
-    /// Converts the attributes of a launch. The context of the stream must be current.
+    /// Converts the attributes of a launch. The stream's context must be current.
     pub fn launch_attributes(&mut self, stream_id: u64, given: &[LaunchAttribute]) -> Result<LaunchAttributes> {
         let mut all = LaunchAttributes { raw: Vec::with_capacity(given.len()), records: Vec::new() };
         for a in given {
@@ -36,7 +36,8 @@ impl Session {
         Ok(all)
     }
 
-    /// Takes an event for a record of a launch. As CUDA requires, it is one of the stream's context, without timing.
+    /// Takes a driver event for a record of a launch. CUDA requires that the event belongs to the stream's context and
+    /// has no timing.
     fn event_for_launch(&self, stream_id: u64, event: u64) -> Result<Rc<RealEvent>> {
         let event = self.events.get(event)?;
         if self.streams.get(stream_id)?.context != event.context {
@@ -48,7 +49,7 @@ impl Session {
         self.contexts.get(event.context)?.events.take(&self.driver, false)
     }
 
-    /// Notes the records of a launch that the driver has accepted.
+    /// Registers the event records of a launch that the driver has accepted.
     pub fn launch_recorded(&mut self, seq: u64, attributes: LaunchAttributes) -> Result<()> {
         for (record, real) in attributes.records {
             let event = self.events.get_mut(record.event)?;
@@ -62,7 +63,7 @@ impl Session {
         Ok(())
     }
 
-    /// Notes that the records of a launch failed with it.
+    /// Registers that the event records of a launch failed, because the launch failed.
     pub fn launch_not_recorded(&mut self, attributes: &[LaunchAttribute], code: Code) {
         for record in attributes.iter().filter_map(LaunchAttribute::recording) {
             let Ok(event) = self.events.get_mut(record.event) else { continue };
@@ -75,8 +76,8 @@ impl Session {
     }
 }
 
-/// Makes a `CUlaunchAttributeValue` with an event: the handle, flags (none), and whether blocks trigger it at their
-/// start.
+/// Returns a `CUlaunchAttribute` with an event: the handle, flags (none), and whether blocks trigger the event when
+/// they begin.
 fn raw(id: u32, record: Recording, real: &RealEvent) -> CUlaunchAttribute {
     let at_start = u64::from(record.at_block_start) << 32;
     CUlaunchAttribute::new(id, [real.handle.0 as u64, at_start, 0, 0, 0, 0, 0, 0])

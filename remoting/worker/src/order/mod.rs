@@ -1,8 +1,9 @@
-//! Order: which command may run when, and what is known to be complete.
+//! The order of commands: when a command may run, and which work is known to be complete.
 //!
-//! A frame becomes a `command` with its keys; `sched` decides by the `rules` whether it may run; `dispatch` executes
-//! it; `completer` queries the progress of streams and reports to the client. Streams, events and what waits for them
-//! are here, too; `turns` has launches wait for the GPU. Called by `session`. It does not know what a command does.
+//! A frame becomes a `command` with keys. `sched` decides by the `rules` whether the command may run, and `dispatch`
+//! executes it. `completer` queries the progress of streams and reports to the client. Streams and events belong to
+//! this folder too. `turns` lets launches wait for the GPU. `session` calls this folder, which does not know the
+//! effects of a command.
 
 pub mod command;
 pub mod completer;

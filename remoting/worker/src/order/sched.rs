@@ -1,10 +1,10 @@
-//! Which command may run when: the order between commands that could not be finished yet.
+//! The scheduler: decides when a command may run, according to its order with other unfinished commands.
 //!
-//! A command is *open* from its arrival until it has been handed to the driver with all it needs (bytes, an answered
-//! callback, a place in the launch queue). Only open commands are known here; when there are none every command runs at
-//! once. Commands name their *keys*, and the table in [`Mode`] defines the modes. With these four, stream order, the
-//! legacy stream's barriers, event waits and context-wide commands are the same thing: which command waits for which on
-//! a key.
+//! A command is *open* from its arrival until the driver has it with everything it needs (bytes, an answered callback,
+//! a place in the launch queue). The scheduler knows only open commands. If there are none, a command runs at once.
+//! Each command names its *keys*, each with a mode from the table in [`Mode`]. The four modes express stream order, the
+//! barriers of the legacy stream, event waits and context-wide commands in the same way: for each key, they determine
+//! which command waits for which.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -33,9 +33,10 @@ impl Mode {
 
 #[derive(Debug, Default)]
 struct KeyState {
-    /// The last open exclusive command. Earlier ones come before it in the same key.
+    /// The last open exclusive command. It comes after all earlier commands in the same key.
     exclusive: Option<u64>,
-    /// Open shared commands since that one: as many as a full launch queue keeps waiting.
+    /// The open shared commands since the exclusive one. There are as many of them as a full launch queue keeps
+    /// waiting.
     shared: BTreeSet<u64>,
 }
 
@@ -51,7 +52,7 @@ pub struct Scheduler<K> {
     keys: HashMap<K, KeyState>,
     open: HashMap<u64, Open<K>>,
     ready: BTreeSet<u64>,
-    /// All commands that arrive wait for this open command.
+    /// The open command that all arriving commands wait for, if there is one.
     barrier: Option<u64>,
 }
 
@@ -62,8 +63,8 @@ impl<K: Copy + Eq + Hash> Default for Scheduler<K> {
 }
 
 impl<K: Copy + Eq + Hash> Scheduler<K> {
-    /// Whether no command is open. Then a command may run when it arrives; if it also finishes at once, it need not be
-    /// opened.
+    /// Whether no command is open. If so, a command may run when it arrives, and a command that also finishes at once
+    /// need not be opened.
     pub fn is_idle(&self) -> bool {
         self.open.is_empty()
     }
@@ -87,7 +88,7 @@ impl<K: Copy + Eq + Hash> Scheduler<K> {
         self.barrier == Some(seq) || self.open.get(&seq).is_some_and(|open| !open.waited_for_by.is_empty())
     }
 
-    /// Opens command `seq`. Returns whether it may run now; otherwise [`Self::next_ready`] names it later.
+    /// Opens the command `seq`. Returns whether it may run now. If not, [`Self::next_ready`] returns it later.
     pub fn open(&mut self, seq: u64, keys: Vec<(K, Mode)>) -> bool {
         let mut before: Vec<u64> = keys.iter().flat_map(|(key, mode)| self.before(*key, *mode)).collect();
         before.extend(self.barrier);
@@ -145,7 +146,7 @@ impl<K: Copy + Eq + Hash> Scheduler<K> {
         }
     }
 
-    /// Returns the earliest command that waited and may run now.
+    /// Returns the earliest command that has waited and may run now.
     pub fn next_ready(&mut self) -> Option<u64> {
         self.ready.pop_first()
     }

@@ -1,6 +1,6 @@
-//! Events that several sessions of a lease share. A page of memory that their workers share counts the records: a
-//! worker that waits reads the number of the latest record, and polls until it is complete. An error of a record stays
-//! with the session that made it.
+//! Events that several sessions of a lease share. A memory page that their workers share counts the records of an
+//! event. A worker that waits reads the number of the latest record and polls the page until that record is complete.
+//! Only the session that made a record learns of its error.
 
 use crate::driver::Result;
 use crate::packets::Token;
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: u64 = 4096;
 
-/// The first words of the page: the number of the latest record, and of the latest that is complete. The appliance sets
-/// the second to the largest number when the exporter is gone.
+/// The first words of the page: the number of the latest record, and the number of the latest complete record. When the
+/// exporter has ended, the appliance sets the second word to the largest number.
 #[repr(C)]
 struct Words {
     recorded: AtomicU64,
@@ -33,8 +33,10 @@ pub struct Page {
 impl Page {
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+    /// Creates a page for a new shared event.
+    ///
     /// # Errors
-    /// If the system has no more memory or descriptors.
+    /// Fails if the system has no more memory or descriptors.
     pub fn create() -> io::Result<Page> {
         let file = memfd_create("remotegpu-event", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, PAGE)?;
@@ -45,7 +47,7 @@ impl Page {
     /// Opens a page that another worker created.
     ///
     /// # Errors
-    /// If the file is not such a page.
+    /// Fails if the file is not a page of this kind.
     pub fn open(file: OwnedFd) -> io::Result<Page> {
         if fstat(&file)?.st_size as u64 != PAGE || !fcntl_get_seals(&file)?.contains(Page::SEALS) {
             return Err(io::ErrorKind::InvalidData.into());
@@ -57,14 +59,17 @@ impl Page {
         Ok(Page { words, file })
     }
 
+    /// Returns a descriptor of the page, for other workers.
+    ///
     /// # Errors
-    /// If there are no more descriptors.
+    /// Fails if no descriptors are left.
     pub fn file(&self) -> io::Result<OwnedFd> {
         self.file.try_clone()
     }
 
     fn words(&self) -> &Words {
-        // SAFETY: mapped until the page is dropped; other processes change the words as atomics only, and any value is one.
+        // SAFETY: mapped until the page is dropped. Other processes change the words only as atomics, and every value
+        // is valid.
         unsafe { self.words.as_ref() }
     }
 
@@ -89,7 +94,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: mapped in `open`, and nothing refers to it any more.
+        // SAFETY: mapped in `open`, and no reference to it is left.
         let _ = unsafe { munmap(self.words.as_ptr().cast(), PAGE as usize) };
     }
 }
@@ -103,7 +108,7 @@ struct SharedEvent {
     destroyed: bool,
 }
 
-/// The action for a record that is complete.
+/// The action to run when a record is complete.
 pub enum Then {
     OpenGate(u64),
     Reply(u64),
@@ -115,7 +120,7 @@ struct Wait {
     then: Then,
 }
 
-/// Shared events of a session; `sharing` executes the commands for them.
+/// The shared events of a session. `sharing` executes the commands for them.
 #[derive(Default)]
 pub struct SharedEvents {
     live: HashMap<u64, SharedEvent>,
@@ -123,7 +128,7 @@ pub struct SharedEvents {
 }
 
 impl SharedEvents {
-    /// Limit on a client's outstanding waits.
+    /// Limit on a client's pending waits.
     const MOST_WAITS: usize = 1 << 16;
 
     pub fn contains(&self, event: u64) -> bool {
@@ -145,8 +150,8 @@ impl SharedEvents {
         Ok(())
     }
 
-    /// Notes that a record of this session is complete. Returns the event's token if that was the last one of a
-    /// destroyed event.
+    /// Marks a record of this session as complete. If the event was destroyed and has no other pending record, removes
+    /// the event and returns its token.
     pub fn done(&mut self, event: u64, generation: u64) -> Option<Token> {
         let shared = self.live.get_mut(&event)?;
         if let Some(number) = shared.numbers.remove(&generation) {
@@ -155,8 +160,8 @@ impl SharedEvents {
         self.ended(event)
     }
 
-    /// Destroys an event. Returns its token if no record of it is outstanding; otherwise other sessions still wait for
-    /// that.
+    /// Destroys an event. Returns its token if no record of it is pending. Otherwise the event stays, because other
+    /// sessions still wait for its records.
     pub fn destroy(&mut self, event: u64) -> Option<Token> {
         self.live.get_mut(&event)?.destroyed = true;
         self.ended(event)
@@ -167,7 +172,7 @@ impl SharedEvents {
         if ended { self.live.remove(&event).map(|shared| shared.token) } else { None }
     }
 
-    /// Ends the events of a context whose work is complete. Returns their tokens.
+    /// Removes the shared events of a context whose work is complete. Returns their tokens.
     pub fn end_context(&mut self, context: u64) -> Vec<Token> {
         let of_context = self.live.extract_if(|_, shared| shared.context == context);
         let end = |(_, shared): (u64, SharedEvent)| {
@@ -185,13 +190,13 @@ impl SharedEvents {
         !self.waits.is_empty()
     }
 
-    /// Whether the latest record is complete.
+    /// Whether the latest record of the event is complete.
     pub fn is_complete(&mut self, event: u64) -> Result<bool> {
         let page = &self.get(event)?.page;
         Ok(page.is_complete(page.latest()))
     }
 
-    /// Whether the latest record is complete; if it is not, `then` happens when it is.
+    /// Returns whether the latest record of the event is complete. If not, [`Self::ready`] returns `then` when it is.
     pub fn wait(&mut self, event: u64, then: Then) -> Result<bool> {
         let page = Rc::clone(&self.get(event)?.page);
         let number = page.latest();
@@ -205,7 +210,7 @@ impl SharedEvents {
         Ok(false)
     }
 
-    /// Returns the actions whose records are complete now.
+    /// Removes and returns the actions whose records are now complete.
     pub fn ready(&mut self) -> Vec<Then> {
         let ready = self.waits.extract_if(.., |wait| wait.page.is_complete(wait.number));
         ready.map(|wait| wait.then).collect()

@@ -1,4 +1,4 @@
-//! Streams, events and callbacks.
+//! Executes the commands on streams, events and host functions.
 
 use crate::driver::{Code, Handle, Result};
 use crate::order::command::StreamKind;
@@ -18,7 +18,7 @@ impl Session {
             .and_then(|stream| if stream.destroyed { Err(CUDA_ERROR_INVALID_HANDLE) } else { Ok(stream) })
     }
 
-    /// Returns the stream, ready for an operation; `None` if it has too much to do already.
+    /// Prepares a stream for an operation and returns its handle. Returns `None` if the stream is full.
     pub fn begin(&mut self, stream_id: u64) -> Result<Option<Handle>> {
         let (context, kind, stream, in_flight, seen) = {
             let stream = self.live_stream(stream_id)?;
@@ -30,7 +30,8 @@ impl Session {
         self.enter(context)?;
         let c = self.contexts.get(context)?;
         let legacy = c.legacy_unmarked.then_some(c.legacy);
-        // An event recorded later in the legacy stream would be a barrier for this stream's work from then on.
+        // This event in the legacy stream is recorded before the work of the blocking stream. If it were recorded
+        // later, it would be a barrier for that work.
         if let (StreamKind::Blocking, Some(legacy)) = (kind, legacy) {
             self.mark(legacy);
         }
@@ -67,7 +68,7 @@ impl Session {
         Ok(Stream::new(c.context, kind, stream, c.flags, c.priority))
     }
 
-    /// Destroys a stream. Its remaining work is still done; the stream is kept until that is reported.
+    /// Destroys a stream. The GPU still completes its work, and the stream is kept until that has been reported.
     pub fn stream_destroy(&mut self, id: u64) -> Result<()> {
         let stream = self.live_stream(id)?;
         if stream.kind == StreamKind::Legacy {
@@ -88,7 +89,7 @@ impl Session {
         self.driver.stream_destroy(handle)
     }
 
-    /// Forgets a destroyed stream that has nothing left to report.
+    /// Removes a destroyed stream that has nothing left to report.
     pub fn forget_stream(&mut self, context: u64, id: u64) {
         let _ = self.streams.remove(id);
         self.forget_batches(id);
@@ -99,10 +100,10 @@ impl Session {
 
     pub fn stream_synchronize(&mut self, seq: u64, stream_id: u64) -> Result<Outcome> {
         let Some(handle) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
-        // A stream without work reports an error that broke its context, too.
+        // Even a stream without work reports an error that broke its context.
         let broken = self.driver.stream_query(handle).err().filter(|code| is_sticky(*code)).unwrap_or(0);
-        // In the legacy stream an event also waits for the blocking streams, as its synchronisation does. An error
-        // comes back as the reply.
+        // In the legacy stream an event also waits for the blocking streams, as a synchronisation does. The reply
+        // reports an error.
         let _ = match self.streams.get(stream_id)?.kind {
             StreamKind::Legacy => self.entry(stream_id, seq, Action::Reply(0)),
             _ => self.entry_if_needed(stream_id, seq, Action::Reply(broken)),
@@ -121,7 +122,7 @@ impl Session {
         }
         self.enter(context)?;
         let state = self.driver.stream_query(stream);
-        // Bytes that have arrived before are sent first.
+        // Bytes that have already arrived are sent first.
         self.collect();
         match state {
             Ok(()) => self.publish(seq, 0, Action::Answer { of_event: false }),
@@ -166,7 +167,7 @@ impl Session {
             (event.context, event.timing, event.followed)
         };
         let Some(stream) = self.begin(stream_id)? else { return Ok(Outcome::Blocked) };
-        // As in the driver: an event belongs to its context and is recorded in that context's streams only.
+        // As in the driver, an event belongs to its context, and only streams of that context can record it.
         let recorded = match self.streams.get(stream_id)?.context == context {
             true => self.contexts.get(context)?.events.take(&self.driver, timing),
             false => Err(CUDA_ERROR_INVALID_HANDLE),
@@ -193,14 +194,15 @@ impl Session {
         Ok(())
     }
 
-    /// Reports to the client, and to sessions that share the event, that a record is complete.
+    /// Reports that a record is complete, to the client and to the sessions that share the event.
     pub fn event_done(&mut self, event: u64, generation: u64, code: Code) {
         self.shared_event_done(event, generation);
         let code = self.tell_of_event(code);
         self.out.push(EventDone::CODE, 0, &EventDone { event, generation, code }, &[]);
     }
 
-    /// `answered`: the reply was already 600, because the driver did not have the record yet when the query came.
+    /// Queries a record of an event. `answered` is set if the reply was already 600 (not ready), because the driver did
+    /// not have the record yet when the query arrived.
     pub fn event_query(&mut self, seq: u64, answered: bool, event: u64, generation: u64) -> Result<()> {
         let answer = match answered {
             true => Action::EventDone { event, generation },
@@ -220,7 +222,7 @@ impl Session {
                 self.watch(seq, record, Action::EventDone { event, generation });
             }
             state => {
-                // Bytes that have arrived before are sent first.
+                // Bytes that have already arrived are sent first.
                 self.collect();
                 let settles = Action::EventDone { event, generation };
                 let code = state.err().unwrap_or(0);
@@ -241,8 +243,8 @@ impl Session {
         Ok(Outcome::Done)
     }
 
-    /// Asks the client to run a host function when the stream gets there. The stream is held from here to
-    /// `CallbackDone`.
+    /// Asks the client to run a host function when the stream reaches it. The stream is held until `CallbackDone`
+    /// arrives.
     pub fn host_function(&mut self, seq: u64, stream_id: u64, token: u64) -> Result<Outcome> {
         if self.callbacks.contains_key(&token) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -261,7 +263,7 @@ impl Session {
         Ok(())
     }
 
-    /// Holds the stream until `GateOpen`; work that it was given before continues.
+    /// Holds the stream until `GateOpen` arrives. Work that the stream was given before continues.
     pub fn gate(&mut self, seq: u64, stream_id: u64, token: u64) -> Result<Outcome> {
         self.live_stream(stream_id)?;
         if self.gates.open.remove(&token) {

@@ -1,5 +1,5 @@
-//! A session's turns: launches ask here whether they may run, and completions are reported here. Without
-//! `Session::turns` every launch may run.
+//! A session's use of turns. Launches ask this module whether they may run, and completions are reported to it. Without
+//! `Session::turns`, every launch may run.
 
 use crate::driver::{Handle, Result};
 use crate::order::completions::Action;
@@ -8,7 +8,7 @@ use std::io;
 use std::time::Instant;
 
 impl Session {
-    /// Whether a kernel may be launched in this stream now. If not, the launch is tried again.
+    /// Whether a kernel may be launched in this stream now. If not, the launch is retried later.
     pub fn may_launch(&mut self, stream_id: u64) -> Result<bool> {
         if self.turns.is_none() {
             return Ok(true);
@@ -17,7 +17,7 @@ impl Session {
         Ok(self.turns.as_mut().is_none_or(|turns| turns.places.may_launch(device, stream_id, Instant::now())))
     }
 
-    /// Notes that a launch waits for room in its stream.
+    /// Records that a launch waits for room in its stream.
     pub fn launch_waits(&mut self, stream_id: u64) -> Result<()> {
         if self.turns.is_none() {
             return Ok(());
@@ -29,7 +29,7 @@ impl Session {
         Ok(())
     }
 
-    /// Notes that a function, or an executable graph, was launched.
+    /// Records the launch of a function or of an executable graph.
     pub fn launched(&mut self, stream_id: u64, work: Handle) -> Result<()> {
         if self.turns.is_none() {
             return Ok(());
@@ -42,18 +42,18 @@ impl Session {
         Ok(())
     }
 
-    /// Notes that all launches of a batch are complete.
+    /// Records that all launches of a batch are complete.
     pub fn batch_complete(&mut self, number: u64) {
         if let Some(turns) = &mut self.turns {
             turns.places.complete(number, Instant::now());
         }
     }
 
-    /// Requests turns and ends them; retries waiting launches if some may go now. Returns whether any may. `resting`:
-    /// nothing is launched before something happens.
+    /// Requests turns and ends them, and retries waiting launches if some of them may run now. Returns whether any may
+    /// run. `resting` means that nothing is launched until something else happens.
     ///
     /// # Errors
-    /// If the gateway has closed the socket, or does not read.
+    /// Fails if the gateway has closed the socket, or does not read.
     pub fn take_turns(&mut self, resting: bool) -> io::Result<bool> {
         let holds = self.hold.stops();
         let Some(turns) = &mut self.turns else { return Ok(false) };
@@ -70,14 +70,14 @@ impl Session {
         Ok(moved)
     }
 
-    /// Forgets the batches of a stream that is gone.
+    /// Removes the batches of a stream that was destroyed.
     pub fn forget_batches(&mut self, stream_id: u64) {
         if let Some(turns) = &mut self.turns {
             turns.places.forget(stream_id, Instant::now());
         }
     }
 
-    /// Closes the stream's batch, and has its completion reported.
+    /// Closes the stream's batch, and registers an action for its completion.
     pub fn close_batch(&mut self, stream_id: u64) {
         let Some(number) = self.turns.as_mut().and_then(|turns| turns.places.close(stream_id)) else { return };
         if let Err(code) = self.entry_if_needed(stream_id, 0, Action::Batch { number }) {

@@ -1,7 +1,7 @@
-//! Packets of the control sockets between appliance, gateway and worker: JSON objects, generated from
-//! `registry/packets.yaml`. `token` names exports in them.
+//! The packets of the control sockets between appliance, gateway and worker. They are JSON objects, generated from
+//! `registry/packets.yaml`. `token` contains the names of exports in these packets.
 //!
-//! Both ends of such a socket use it. It knows no session, and does no I/O.
+//! Worker and gateway both use this folder, which does no I/O.
 
 #[rustfmt::skip]
 mod generated;

@@ -1,9 +1,9 @@
-//! The appliance's name for an export.
+//! The name that the appliance gives to an export.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Sixteen bytes, in packets as 32 hexadecimal digits.
+/// A token of sixteen bytes. In packets it is written as 32 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(pub [u8; 16]);
 

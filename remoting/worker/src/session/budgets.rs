@@ -1,30 +1,30 @@
-//! Limits of one session besides the memory of its share. The appliance sets them.
+//! The limits of one session, besides the memory of its share. The appliance sets them.
 
 use std::collections::BTreeSet;
 
-/// Limits on the client's objects, in all contexts together, and on bytes.
+/// Limits on the number of the client's objects, in all contexts together, and on bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budgets {
     pub contexts: u64,
     pub streams: u64,
     pub events: u64,
     pub modules: u64,
-    /// Executable graphs.
+    /// The number of executable graphs.
     pub graphs: u64,
-    /// Nodes of one executable graph, with those of its bodies.
+    /// The number of nodes of one executable graph, including those of its bodies.
     pub graph_nodes: u64,
-    /// Images that are kept in memory of the machine.
+    /// The bytes of images in host memory.
     pub image_bytes: u64,
-    /// Largest image that the appliance keeps for other sessions; 0 if it keeps none.
+    /// The bytes of the largest image that the appliance keeps for other sessions. 0 if it keeps none.
     pub shared_code_bytes: u64,
-    /// Page-locked memory that copies pass through.
+    /// The bytes of page-locked memory that copies pass through.
     pub pinned_bytes: u64,
-    /// Page-locked memory of the client that is shared with it.
+    /// The bytes of the client's page-locked memory that the client shares with the worker.
     pub client_bytes: u64,
-    /// State that is kept for the client's memory that its kernels use in place.
+    /// The bytes of state for mirrors, which replace memory of the client that its kernels use in place.
     pub mirror_bytes: u64,
-    /// Memory that the driver takes for a context. The appliance sets it aside for a device's first one; others are
-    /// charged.
+    /// The bytes that the driver takes for a context. The appliance reserves them for the first context of a device.
+    /// Further contexts are charged.
     pub context_bytes: u64,
     told: BTreeSet<&'static str>,
 }
@@ -50,7 +50,7 @@ impl Default for Budgets {
 }
 
 impl Budgets {
-    /// Sets a limit from `NAME=NUMBER`; `None` if that is none of them.
+    /// Sets a limit from `NAME=NUMBER`. Returns `None` if the name or the number is not valid.
     pub fn set(&mut self, option: &str) -> Option<()> {
         let (name, number) = option.split_once('=')?;
         let budget = match name {
@@ -72,7 +72,8 @@ impl Budgets {
         Some(())
     }
 
-    /// Returns a line for people, once for each kind: the program only learns that memory is out.
+    /// Returns a line for the log, once for each kind of limit. The program itself only gets the error that memory is
+    /// out.
     pub fn complain(&mut self, kind: &'static str, most: u64) -> Option<String> {
         let line = || format!("the session has its budget of {most} {kind}; see --session-budget of the appliance");
         self.told.insert(kind).then(line)

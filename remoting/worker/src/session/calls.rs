@@ -1,4 +1,4 @@
-//! The generated calls' access to a session: real handles for the client's ids.
+//! Gives generated calls access to a session: looks up the driver's handles for the client's ids.
 
 use crate::driver::{Driver, Handle, Raw, Result};
 use crate::generated;
@@ -9,11 +9,12 @@ use crate::session::settings::{Change, Setting};
 use driverapi::errors::*;
 use protocol::{NO_FUNCTION, Reader, Writer, function};
 
-/// Looks up a client's id; an error is the `CUresult` that the driver would answer. Makes the object's context current.
+/// Looks up the driver's handle for a client's id, and makes the object's context current. An error is the `CUresult`
+/// that the driver would return.
 pub trait Objects {
     /// Makes a context current.
     fn enter(&self, context: u64) -> Result<()>;
-    /// Returns the event of the latest record.
+    /// Returns the driver event of the latest record.
     fn event(&self, id: u64) -> Result<Raw>;
     fn function(&self, module: u64, kernel: u32) -> Result<Raw>;
 }
@@ -24,7 +25,7 @@ struct Lookup<'a> {
     contexts: &'a Table<Context>,
     events: &'a Table<Event>,
     modules: &'a Table<Module>,
-    /// Whether the function that is called also works without a function of the program.
+    /// Whether the function may be called without a function (kernel) of the program.
     without_function: bool,
 }
 
@@ -46,13 +47,13 @@ impl Objects for Lookup<'_> {
         let module = self.modules.get(module)?;
         self.enter(module.context)?;
         let kernel = module.kernel(kernel)?;
-        // The driver may still have the settings of a launch that came before a change.
+        // The driver may still have older settings, for a launch that came before a change.
         kernel.settings.apply(self.driver, kernel.function, kernel.settings.wanted())?;
         Ok(kernel.function.raw())
     }
 }
 
-/// Whether this function is answered by a reply, errors included.
+/// Whether this function has a reply, for success and for errors.
 pub fn replies(number: u32) -> bool {
     matches!(generated::class(number), Some(generated::Class::Sync))
 }

@@ -1,7 +1,7 @@
-//! One client's session: takes its frames in sequence and hands them to the driver.
+//! One client's session: takes frames in sequence, and gives commands to the driver.
 //!
-//! All of a session runs on one thread, the *sequencer*. Helpers make driver calls that may block; `completer` waits
-//! for the GPU. Commands that must wait for something are kept here and run when `sched` allows it.
+//! The whole session runs on one thread, the *sequencer*. Helpers make the driver calls that may block, and `completer`
+//! watches the GPU. Commands that must wait are stored here, and run when `sched` allows it.
 
 use crate::code::images::ImageStore;
 use crate::copying::late_copies::LateCopies;
@@ -43,23 +43,24 @@ use std::sync::Arc;
 /// The result of executing a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The driver has it; whatever comes next in its order may run.
+    /// The driver has the command. The next command in its order may run.
     Done,
-    /// It continues by itself and calls `finish`.
+    /// The command continues by itself, and calls `finish` when it is done.
     Held,
-    /// It lacks room in a stream or a buffer, and is tried again after a completion.
+    /// The command lacks room in a stream or a buffer. It is retried after a completion.
     Blocked,
 }
 
-/// Limits on commands that wait, and their bytes: more than a client can have under way that keeps to its send window.
+/// Limits on the number of waiting commands and on their bytes. A client that respects its send window cannot reach
+/// them.
 const MOST_PARKED: usize = 1 << 20;
 const MOST_PARKED_BYTES: usize = 2 * protocol::SEND_WINDOW as usize;
-/// Limits on waiting commands where launches wait for turns: beyond them no more is read. CUDA's own queue takes many
-/// times fewer.
+/// Limits on waiting commands if launches wait for turns. Beyond them, no more is read from the client. CUDA's own
+/// queue is many times smaller.
 const CROWD: usize = 1 << 16;
 const CROWD_BYTES: usize = 64 << 20;
 
-/// Counts of the launches that have arrived. Each is with the driver, was refused, or waits.
+/// Counts of the launches that have arrived. Each launch was given to the driver, was refused, or is waiting.
 #[derive(Debug, Clone, Copy, Default)]
 struct Launches {
     arrived: u64,
@@ -67,14 +68,14 @@ struct Launches {
     waiting: u64,
 }
 
-/// Numbers of a session that move with it.
+/// The counters of a session, which move with it to another worker.
 #[derive(Debug, Clone, Copy)]
 pub struct Counts {
     /// The number of the last command.
     pub seq: u64,
     pub launches: u64,
     pub refused: u64,
-    /// An error that is still to be reported, or 0.
+    /// A late error that was not reported yet, or 0.
     pub late: Code,
 }
 
@@ -84,13 +85,13 @@ pub struct Session {
     pub requests: Requests,
     pub budgets: Budgets,
     pub helpers: Helpers<Session>,
-    /// A primary context of the first device that the client has not asked for yet.
+    /// A primary context of the first device that was created before the client asked for it.
     pub warm: Option<Created>,
-    /// Images that are on their way to the appliance.
+    /// The number of images that are being sent to the appliance.
     pub offers: usize,
     pub stats: Stats,
     pub contexts: Table<Context>,
-    /// The one context of each device that is not charged, from its request to its end.
+    /// For each device, its one context that is not charged, from the request until the context is destroyed.
     pub uncharged: HashMap<u32, u64>,
     pub streams: Table<Stream>,
     pub events: Table<Event>,
@@ -103,23 +104,23 @@ pub struct Session {
     pub client_memory: ClientMemory,
     pub mirrors: Mirrors,
     pub stripes: Stripes,
-    /// Callbacks that hold a stream: the command to finish, by the callback's token.
+    /// The callbacks that hold a stream: by the callback's token, the command to finish.
     pub callbacks: HashMap<u64, u64>,
     pub gates: Gates,
     pub shared_events: SharedEvents,
     pub current: CurrentContext,
-    /// Contexts whose work is complete and that are to be destroyed, with the command that asked for it.
+    /// The contexts to destroy after their work is complete, each with the command that requested it.
     pub closing: Vec<(u64, u64, u64)>,
     pub opened: bool,
     pub device_count: u32,
     pub hold: Hold,
     pub arrival: Arrival,
-    /// Questions of the appliance that are answered when all bytes that the client has sent are taken: their ids, and
-    /// the number of bytes.
+    /// Requests of the appliance that are answered when the worker has taken all bytes that the client sent: their ids,
+    /// and the number of bytes.
     pub settling: Vec<(u64, Option<u64>)>,
-    /// The appliance has seen the end of the client's process.
+    /// Whether the appliance has reported the end of the client's process.
     pub client_ended: bool,
-    /// Set if the appliance divides the time of its GPUs.
+    /// The turns of the session, or `None` if the appliance does not divide the time of its GPUs.
     pub turns: Option<Turns>,
     sched: Scheduler<Key>,
     pub topology: Topology,
@@ -134,10 +135,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// `text` is the output of kernels, if that is captured.
+    /// Creates a session. `text` is the output of kernels, if it is captured.
     ///
     /// # Errors
-    /// If the system or the driver cannot start a session.
+    /// Fails if the system or the driver cannot start a session.
     pub fn new(driver: Arc<Driver>, text: Option<Text>, budgets: Budgets) -> std::result::Result<Session, String> {
         let count =
             driver.device_count().map_err(|code| format!("the driver cannot count its GPUs: CUDA error {code}"))?;
@@ -188,7 +189,7 @@ impl Session {
         })
     }
 
-    /// Answers the questions for which more than their number of bytes were `received`.
+    /// Answers the requests whose number of bytes is less than `received`.
     pub fn tell_settled(&mut self, received: u64) {
         let (now, later) = self.settling.drain(..).partition(|(_, until)| until.unwrap_or(0) < received);
         self.settling = later;
@@ -196,7 +197,7 @@ impl Session {
         answers.into_iter().for_each(|(id, _)| self.requests.push(Request::Settled { id }));
     }
 
-    /// Notes that the client has all that it may have of a kind. Returns the error for it.
+    /// Reports that the client has reached a limit. Returns the error code for the client.
     pub fn out_of(&mut self, kind: &'static str, most: u64) -> Code {
         if let Some(line) = self.budgets.complain(kind, most) {
             self.out.push(Notice::CODE, 0, &Notice { line: line.clone() }, &[]);
@@ -205,20 +206,20 @@ impl Session {
         CUDA_ERROR_OUT_OF_MEMORY
     }
 
-    /// Whether the session has ended. Then the connection is closed after what is queued.
+    /// Whether the session has ended. If so, the connection is closed after the queue has been sent.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Ends the session without a message: its client continues with another one.
+    /// Ends the session without a message to the client, because another worker continues the session.
     pub fn leave(&mut self) {
         self.ended = true;
         self.out = Outbox::default();
-        // No process of its lease is here any more.
+        // No process of the lease uses this appliance any more.
         self.offer_no_more();
     }
 
-    /// Ends the session; the client answers `code` to every later call.
+    /// Ends the session. The client returns `code` from every later call.
     pub fn end(&mut self, code: Code, reason: &str) {
         if !self.ended {
             self.ended = true;
@@ -229,7 +230,8 @@ impl Session {
         }
     }
 
-    /// Returns page-locked memory for a frame that is arriving.
+    /// Returns page-locked memory for the payload of an arriving frame, or `None` if the payload does not need it or no
+    /// buffer is free.
     pub fn place(&self, header: &Header, first: &[u8; crate::io::frames::PEEK]) -> Option<Buffer> {
         if header.code != protocol::CopyToDevice::CODE {
             return None;
@@ -277,7 +279,7 @@ impl Session {
             }
             _ => {}
         }
-        // Records that come after this command are reported, even if the command itself has to wait.
+        // Records that complete after this command are reported, even if the command itself has to wait.
         if let Command::EventQuery(c) = &frame.command
             && let Ok(event) = self.events.get_mut(c.event)
         {
@@ -288,7 +290,7 @@ impl Session {
         self.advance();
     }
 
-    /// Executes a command before those that are held.
+    /// Executes a command at once, before the commands that are held.
     pub fn take_ahead(&mut self, header: &Header, payload: Payload) {
         match Frame::decode(header, payload) {
             Ok(mut frame) => {
@@ -299,8 +301,8 @@ impl Session {
         }
     }
 
-    /// Whether all work that the GPU was given, or that waits for it, is complete, as far as completions were
-    /// collected.
+    /// Whether all work that the GPU was given, and all waiting work, is complete, according to the completions
+    /// collected so far.
     pub fn is_settled(&self) -> bool {
         let waits = self.sched.is_idle() && self.parked.is_empty() && self.late_copies.0.is_empty();
         waits
@@ -309,13 +311,13 @@ impl Session {
             && self.streams.live().all(|(_, stream)| stream.issued == 0)
     }
 
-    /// Returns the session's numbers; nothing may wait.
+    /// Returns the session's counters. No launch may be waiting.
     pub fn counts(&self) -> Counts {
         let Launches { arrived, refused, .. } = self.launches;
         Counts { seq: self.last_seq, launches: arrived, refused, late: self.late.unwrap_or(0) }
     }
 
-    /// Continues with the numbers of a session that was elsewhere.
+    /// Continues with the counters of a session that moved here.
     pub fn set_counts(&mut self, counts: Counts) {
         let Counts { seq, launches, refused, late } = counts;
         self.last_seq = seq;
@@ -325,8 +327,9 @@ impl Session {
     }
 
     fn admit(&mut self, mut frame: Frame) {
-        // A change of settings waits for nothing, not even for memory to be mapped: the launches that arrive after it keep
-        // what is set now. Nor does an event's creation: commands that wait refer to the event (`refer`).
+        // A change of settings never waits, not even for memory to be mapped, because later launches keep the settings
+        // of their arrival. The creation of an event does not wait either, because waiting commands refer to the event
+        // (`refer`).
         let at_once = match frame.command {
             Command::Generated(number) => Change::read(number, frame.payload.bytes()).is_some(),
             Command::EventCreate(_) => true,
@@ -379,8 +382,8 @@ impl Session {
         }
     }
 
-    /// Whether so much waits that no more is to be read. A program that never waits is then held back by its
-    /// connection, as by a driver whose queue is full.
+    /// Whether so many commands wait that no more may be read. A program that never waits is then held back by its
+    /// connection, as it would be by a driver with a full queue.
     pub fn is_crowded(&self) -> bool {
         self.turns.is_some() && (self.parked.len() > CROWD || self.parked_bytes > CROWD_BYTES)
     }
@@ -398,7 +401,7 @@ impl Session {
         self.topology.keys(frame, of_module, of_graph)
     }
 
-    /// Runs an open command.
+    /// Runs an open command, and handles its outcome.
     fn run(&mut self, mut frame: Frame) {
         match self.execute(&mut frame) {
             Outcome::Done => {
@@ -422,7 +425,7 @@ impl Session {
         }
     }
 
-    /// Stores the current settings of its function with a launch that waits.
+    /// Stores the current settings of the function in a launch that has to wait.
     fn stamp(&self, frame: &mut Frame) {
         if let Command::Launch(c) = &frame.command
             && frame.settings.is_none()
@@ -433,7 +436,7 @@ impl Session {
         }
     }
 
-    /// Keeps the records of events to which a waiting command refers.
+    /// Keeps the event records that a waiting command refers to.
     fn refer(&mut self, frame: &mut Frame) {
         if !frame.refers.is_empty() || !kept(Rule::EventDestroy) {
             return;
@@ -454,12 +457,12 @@ impl Session {
         }
     }
 
-    /// Finishes a held command; `advance` runs what waited for it.
+    /// Finishes a held command. [`Session::advance`] then runs the commands that waited for it.
     pub fn finish(&mut self, seq: u64) {
         self.sched.finish(seq);
     }
 
-    /// Runs everything that may run by now.
+    /// Runs all commands that may run now.
     pub fn advance(&mut self) {
         while !self.hold.stops()
             && let Some(seq) = self.sched.next_ready()
@@ -494,12 +497,12 @@ impl Session {
         self.sched.is_waited_for(seq)
     }
 
-    /// Whether a command after everything in the stream would have to wait.
+    /// Whether a new command of the stream would have to wait.
     pub fn stream_is_held(&self, stream_id: u64) -> bool {
         self.sched.must_wait(&[(Key::Stream(stream_id), Mode::Observe)])
     }
 
-    /// Whether there is progress that only another look at the GPU will show.
+    /// Whether some progress can only be found by querying the GPU again.
     pub fn needs_looking_after(&self) -> bool {
         self.completions.is_pending()
             || !self.mirrors.is_idle()
@@ -507,7 +510,7 @@ impl Session {
             || !self.closing.is_empty()
     }
 
-    /// Does everything that can be done now without new frames. Returns whether anything was done.
+    /// Does everything that is possible without new frames. Returns whether anything was done.
     pub fn turn(&mut self) -> bool {
         let mut any = false;
         while let Some(then) = self.helpers.next_result() {
@@ -517,7 +520,7 @@ impl Session {
         self.register_waiting();
         any |= self.drain();
         self.tell_adopted();
-        // The watchers of events of these contexts are notified by this `collect`, before the contexts go.
+        // This `collect` notifies the watchers of these contexts' events before the contexts are destroyed.
         let closing = std::mem::take(&mut self.closing);
         any |= self.collect();
         any |= self.read_mirrors();
@@ -537,7 +540,7 @@ impl Session {
         any
     }
 
-    /// Keeps an error of a command without a reply: the next reply to a command that synchronises reports it.
+    /// Stores the error of a command without a reply. The next reply to a synchronising command reports it.
     pub fn late(&mut self, code: Code) {
         if is_sticky(code) {
             self.note_sticky(code);
@@ -545,7 +548,7 @@ impl Session {
         self.late.get_or_insert(code);
     }
 
-    /// Like [`Session::late`], for what was done on behalf of a context. Errors of a context that is gone are dropped.
+    /// Like [`Session::late`], for work of a context. Errors of a destroyed context are dropped.
     pub fn late_in(&mut self, context: u64, done: Result<(), Code>) {
         if let Err(code) = done
             && self.contexts.contains(context)
@@ -554,7 +557,7 @@ impl Session {
         }
     }
 
-    /// Reports to the appliance that a device has caused an error. The appliance finds out which device it was.
+    /// Reports to the appliance that a device has caused an error. The appliance determines which device it was.
     pub fn note_sticky(&mut self, code: Code) {
         if is_unhealthy(code) {
             let devices: BTreeSet<u32> = self.contexts.live().map(|(_, context)| context.device).collect();
@@ -572,7 +575,7 @@ impl Session {
         self.out.push(Reply::CODE, seq, &Reply { code }, &w.bytes);
     }
 
-    /// Replies to a command that synchronises, once mirrors have been read.
+    /// Replies to a synchronising command after mirrors have been read.
     pub fn synchronised(&mut self, seq: u64, code: Code) {
         match code == 0 && self.mirrors.holds_back() {
             true => self.mirrors.wait(Told { seq, code, action: Action::Synchronised }),
@@ -580,24 +583,24 @@ impl Session {
         }
     }
 
-    /// Replies to a command that synchronises.
+    /// Replies to a synchronising command now.
     pub fn synchronised_now(&mut self, seq: u64, code: Code) {
         self.check_launches();
         let code = self.tell(code);
         self.reply(seq, code);
     }
 
-    /// Returns the code for an answer that something is complete: `code`, or a late error if that is 0. Sends
-    /// everything printed before the answer.
+    /// Returns the code for an answer that says that work is complete: `code` or, if that is 0, a late error. First
+    /// sends all output that was printed before.
     pub fn tell(&mut self, code: Code) -> Code {
         self.push_text();
-        // Every answer reports an error that broke the context; a late error before that is dropped.
+        // Every answer reports an error that broke the context. A late error before it is dropped.
         let late = if code == 0 || is_sticky(code) { self.late.take() } else { None };
         if code == 0 { late.unwrap_or(0) } else { code }
     }
 
-    /// Like [`Session::tell`], for an event, if the client takes late errors from such an answer. A record that failed
-    /// is a late error itself.
+    /// Like [`Session::tell`], for an event. Late errors are reported only if the client takes them from such an
+    /// answer. A failed record is itself a late error.
     pub fn tell_of_event(&mut self, code: Code) -> Code {
         if self.out.wire < EVENTS_TELL {
             return code;
@@ -607,12 +610,12 @@ impl Session {
         if is_sticky(code) { code } else { late.unwrap_or(code) }
     }
 
-    /// Counts a launch that was refused; its code is reported like every late error.
+    /// Counts a launch that was refused. Its code is reported as a late error.
     pub fn launch_refused(&mut self) {
         self.launches.refused += 1;
     }
 
-    /// Ends the session if a launch was lost without an error: its results would be wrong.
+    /// Ends the session if a launch was lost without an error, because its results would be wrong.
     fn check_launches(&mut self) {
         let Launches { arrived, refused, waiting } = self.launches;
         let lost = arrived.saturating_sub(refused + waiting + self.stats.launches);
@@ -624,7 +627,7 @@ impl Session {
         }
     }
 
-    /// Sends the client what was printed since the last call.
+    /// Sends the client the output of kernels since the last call.
     pub fn push_text(&mut self) {
         let Some(text) = &mut self.text else { return };
         while let Some((stderr, bytes)) = text.take() {

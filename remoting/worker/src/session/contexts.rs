@@ -1,4 +1,4 @@
-//! Contexts: helpers create and destroy them, because both take long and may block.
+//! Creates and destroys contexts. Helpers do this, because both take long and may block.
 
 use crate::driver::events::EventPool;
 use crate::driver::staging::Pool;
@@ -14,10 +14,10 @@ use protocol::{ContextCreate, ContextDestroy, Fenced, Message};
 use std::collections::HashMap;
 
 impl Session {
-    /// Creates a context before there is a client.
+    /// Creates a context before a client connects.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// The driver's error.
     pub fn warm_up(&mut self) -> Result<()> {
         self.warm = Some(create(&self.driver, 0, 0, true)?);
         self.driver.set_current(Handle::NULL)
@@ -34,7 +34,7 @@ impl Session {
         if c.device >= self.device_count {
             return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_INVALID_DEVICE);
         }
-        // A charge for one primary context must not outlive it under a second name.
+        // A second id for the same primary context is refused, because the charge for the context would outlive it.
         if c.primary && self.contexts.live().any(|(_, other)| other.primary && other.device == c.device) {
             return self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_INVALID_VALUE);
         }
@@ -49,7 +49,8 @@ impl Session {
         self.poison_context(c.context, c.legacy_stream, CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Handles the appliance's answer: it has charged a further context of a device, or `size` is 0.
+    /// Handles the appliance's answer to a charge for a further context of a device. `size` is the charged size, or 0
+    /// if it was refused.
     pub fn context_charged(&mut self, seq: u64, c: &ContextCreate, size: u64) {
         match self.memory.take(c.device, size) {
             Ok(()) if size > 0 => self.make_context(seq, c, size),
@@ -125,14 +126,15 @@ impl Session {
         Ok(())
     }
 
-    /// Destroys a context: first its work completes, then its memory is no longer lent, then the driver destroys it.
+    /// Destroys a context in three steps: its work completes, its page-locked buffers return, and the driver destroys
+    /// it.
     pub fn context_destroy(&mut self, seq: u64, c: &ContextDestroy) -> Result<Outcome> {
         self.mirrors.forget_context(c.context);
         self.context_join(c.context, seq, Then::DestroyContext { context: c.context, token: c.token })?;
         Ok(Outcome::Held)
     }
 
-    /// Destroys a context whose work is complete. False if some of its memory is still in use.
+    /// Destroys a context whose work is complete. Returns false if some of its page-locked buffers are still in use.
     pub fn close_context(&mut self, seq: u64, id: u64, token: u64) -> bool {
         let zeroes = |watch: &Watch| matches!(watch.action, Action::Zeroed(slab) if slab.context == id);
         if self.completions.watches.iter().any(zeroes) || self.client_memory.registers_in(id) {
@@ -140,7 +142,7 @@ impl Session {
         }
         self.end_arrays(id);
         let (Ok(context), Ok(taken)) = (self.contexts.get(id), self.taken_by(id)) else {
-            // It was destroyed twice, before the first destruction was done.
+            // The client destroyed the context twice, before the first destruction was done.
             self.late(CUDA_ERROR_INVALID_CONTEXT);
             self.out.push(Fenced::CODE, 0, &Fenced { token }, &[]);
             self.finish(seq);
@@ -162,7 +164,7 @@ impl Session {
         self.end_shared_events(id);
         self.memory.forget_context(id);
         self.client_memory.forget_context(id);
-        // The context may be gone before the next one is made current.
+        // This context may be destroyed before another one is made current, so it must not stay current.
         let _ = self.current.set(&self.driver, Handle::NULL);
         let destroy = move |driver: &Driver| destroy(driver, handle, internal, buffers, primary, device);
         let then = move |session: &mut Session, destroyed: Result<()>| {
@@ -174,7 +176,7 @@ impl Session {
             session.gave_back(taken, token);
             session.finish(seq);
         };
-        // Memory that is sent ahead is read with its stream.
+        // Memory that is sent ahead is read with the stream of this context.
         if self.hold.sends_ahead {
             self.helpers.start_in_order(destroy, then);
         } else {
@@ -183,7 +185,7 @@ impl Session {
         true
     }
 
-    /// Lets a helper allocate more, after a pool had no buffer for `len` bytes.
+    /// Lets a helper allocate more buffers, after a pool had no buffer for `len` bytes.
     pub fn grow_staging(&mut self, context: u64, len: usize) {
         let pinned: u64 = self.contexts.live().map(|(_, c)| c.staging.bytes()).sum();
         let room = self.budgets.pinned_bytes.saturating_sub(pinned);

@@ -1,5 +1,5 @@
-//! Orders of the appliance to the worker: one JSON object per packet. Pure; `server` has the socket, `requests` the
-//! other direction.
+//! Executes the orders of the appliance to the worker, one JSON object per packet. `server` has the socket, and
+//! `requests` has the other direction. This module does no I/O.
 
 use crate::packets::Order;
 use crate::session::commands::Session;
@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 impl Session {
-    /// Carries out an order of the appliance. Any other packet is ignored: only a newer appliance can send it.
+    /// Carries out an order of the appliance. An unknown packet is ignored, because only a newer appliance can send it.
     pub fn order(&mut self, packet: &[u8], file: Option<OwnedFd>) {
         let Ok(order) = serde_json::from_slice::<Order>(packet) else { return };
         match order {
@@ -26,7 +26,7 @@ impl Session {
                     Asker::Client(seq) if size == 0 => self.reply(seq, CUDA_ERROR_OUT_OF_MEMORY),
                     Asker::Client(seq) => self.reply_with(seq, 0, &Granted { size }, &[]),
                 }
-                // A command that waited for the answer may have finished.
+                // A command that waited for the answer may now be finished.
                 self.advance();
             }
             Order::HandOn { device, least } => self.hand_on(device, least),

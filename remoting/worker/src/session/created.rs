@@ -1,13 +1,13 @@
-//! The driver's objects of a context, and their end. Both may block for long, so helper threads do them.
+//! Creates and destroys the driver's objects of a context. Both may block for long, so helper threads do it.
 
 use crate::driver::staging::{Growth, LARGE, SMALL};
 use crate::driver::{Driver, Handle, Result};
 use protocol::ContextCreate;
 
-/// Page-locked memory of a new context, so that its first copies need not wait for more.
+/// The first page-locked buffers of a new context, so that its first copies need not wait for an allocation.
 const FIRST: [Growth; 2] = [Growth { size: SMALL, count: 16 }, Growth { size: LARGE, count: 2 }];
 
-/// The objects that a context has from its start.
+/// The driver's objects that a context has from its creation.
 pub struct Created {
     pub handle: Handle,
     pub internal: Handle,
@@ -19,13 +19,13 @@ pub fn create(driver: &Driver, device: i32, flags: u32, primary: bool) -> Result
     let device = driver.device(device)?;
     let handle = if primary { driver.primary_retain(device, flags)? } else { driver.context_create(flags, device)? };
     driver.set_current(handle)?;
-    // At the highest priority: commands wait for memory that is zeroed there.
+    // The stream has the highest priority, because commands wait for memory that is zeroed in it.
     let internal = driver.stream_create(NON_BLOCKING, i32::MIN)?;
     let buffers = FIRST.iter().map(|g| Ok((g.size, allocate(driver, g)?))).collect::<Result<_>>()?;
     Ok(Created { handle, internal, buffers })
 }
 
-/// Returns the context that exists already, if it fits. Otherwise destroys it and creates one.
+/// Returns the context `warm` if it fits the request. Otherwise destroys it and creates a new context.
 pub fn create_or_take(driver: &Driver, warm: Option<Created>, c: &ContextCreate) -> Result<Created> {
     match warm {
         Some(warm) if c.primary && c.device == 0 && c.flags == 0 => return Ok(warm),

@@ -1,4 +1,4 @@
-//! The context that is current.
+//! Tracks the context that is current on the sequencer's thread.
 
 use crate::driver::{Driver, Handle, Result};
 use std::cell::Cell;

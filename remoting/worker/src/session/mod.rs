@@ -1,8 +1,8 @@
 //! The session: one client, its objects, and the event loop between the client, the appliance and the GPU.
 //!
-//! `server` is the loop, `commands` takes frames in sequence, `objects` holds the client's objects, `control` and
-//! `requests` are the two directions of the socket to the appliance, `budgets` holds a session's limits, and `calls`
-//! serves generated code. Called by `main`. It calls everything else in this crate.
+//! `server` is the loop, `commands` takes frames in sequence, and `objects` holds the client's objects. `control` and
+//! `requests` are the two directions of the socket to the appliance. `budgets` holds a session's limits, and `calls`
+//! serves generated code. `main` calls this folder, which uses all other parts of the crate.
 
 pub mod budgets;
 pub mod calls;

@@ -1,4 +1,4 @@
-//! The client's objects: contexts, streams, events and modules by their ids.
+//! The tables of the client's objects: contexts, streams, events and modules, by their ids.
 
 use crate::code::image_rules::Attributes;
 use crate::driver::events::{DISABLE_TIMING, EventPool, RealEvent};
@@ -15,7 +15,8 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Objects of one kind by id. An id whose creation failed late is *poisoned*: every use answers the error.
+/// A table of objects of one kind, by id. If the creation of an object failed late, its id is *poisoned*: every use
+/// returns the error.
 #[derive(Debug)]
 pub struct Table<T> {
     objects: HashMap<u64, Result<T>>,
@@ -24,8 +25,8 @@ pub struct Table<T> {
 }
 
 impl<T> Table<T> {
-    /// `missing` is the driver's answer to a handle that it does not know. A client that makes more objects than `most`
-    /// gets the error that memory is out.
+    /// Creates an empty table. `missing` is the error code for an unknown id. A client that creates more than `most`
+    /// objects gets the error that memory is out.
     pub fn new(missing: Code, most: u64) -> Self {
         Table { objects: HashMap::new(), missing, most }
     }
@@ -54,7 +55,7 @@ impl<T> Table<T> {
         self.objects.remove(&id).ok_or(self.missing)?
     }
 
-    /// Returns the ids of objects whose creation failed, and the errors.
+    /// Returns the ids of objects whose creation failed, each with the error.
     pub fn failed(&self) -> impl Iterator<Item = (u64, Code)> {
         self.objects.iter().filter_map(|(id, object)| Some((*id, *object.as_ref().err()?)))
     }
@@ -74,27 +75,27 @@ pub struct Context {
     pub device: u32,
     pub primary: bool,
     pub flags: u32,
-    /// A non-blocking stream of the worker, for zeroing memory.
+    /// A non-blocking stream of the worker, in which memory is zeroed.
     pub internal: Handle,
     pub legacy: u64,
     pub staging: Pool,
     pub events: EventPool,
-    /// Work was given to the legacy stream after the last event recorded there.
+    /// Whether the legacy stream was given work after the last event that was recorded there.
     pub legacy_unmarked: bool,
     pub streams: Vec<u64>,
-    /// The limits that were set.
+    /// The limits that the client has set.
     pub limits: HashMap<u32, Limit>,
-    /// Bytes that the appliance was asked to charge for it, including stacks of kernels.
+    /// The bytes that the appliance was asked to charge for the context, including the stacks of kernels.
     pub charged: u64,
     pub stacks: u64,
-    /// Page-locked zeros that arrays are filled from, allocated for the first array.
+    /// Page-locked zeros, the source for filling arrays. They are allocated for the first array.
     pub zeros: Option<Handle>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
     pub value: u64,
-    /// Memory that the driver takes for it.
+    /// The bytes of memory that the driver takes for the limit.
     pub taken: u64,
 }
 
@@ -105,17 +106,17 @@ pub struct Stream {
     pub handle: Handle,
     pub flags: u32,
     pub priority: i32,
-    /// Operations given to the stream since the last entry with an event.
+    /// The number of operations given to the stream since the last entry with an event.
     pub issued: u32,
-    /// Operations that are not known to be complete, events included.
+    /// The number of operations that are not known to be complete, including events.
     pub in_flight: u32,
-    /// Actions to run when the stream reaches them, in its order.
+    /// The actions to run when the stream reaches them, in the stream's order.
     pub entries: VecDeque<Entry>,
-    /// The last event that is known to be complete.
+    /// The last driver event that is known to be complete.
     pub completed: Option<Rc<RealEvent>>,
-    /// The last zeroing of memory that this stream waits for.
+    /// The number of the last zeroing of memory that this stream waits for.
     pub zeroing_seen: u64,
-    /// The stream is gone; only its entries are left.
+    /// Whether the stream was destroyed. If so, only its entries are left.
     pub destroyed: bool,
 }
 
@@ -141,11 +142,11 @@ impl Stream {
 pub struct Event {
     pub context: u64,
     pub timing: bool,
-    /// Records in the order of their generations; older ones stay while open commands refer to the event.
+    /// The records, sorted by generation. Older records stay while open commands refer to the event.
     records: Vec<(u64, Result<Rc<RealEvent>>)>,
     references: u32,
     pub destroyed: bool,
-    /// It was queried once: the client is notified of every later record that completes.
+    /// Whether the event was queried. If so, the client is notified of every later record that completes.
     pub followed: bool,
 }
 
@@ -159,12 +160,13 @@ impl Event {
         if self.references == 0 {
             self.records.clear();
         }
-        // Streams may reach the records in another order than the program made them.
+        // Streams may reach the records in another order than that in which the program made them.
         let later = self.records.iter().rposition(|(g, _)| *g <= generation || !kept(Rule::EventLatest));
         self.records.insert(later.map_or(0, |place| place + 1), (generation, event));
     }
 
-    /// Returns the record of `generation`, else the latest. `None` before the first: a wait for it ends at once.
+    /// Returns the record of `generation` or, if it is gone, the latest record. Returns `None` if there was no record;
+    /// then a wait ends at once.
     pub fn at(&self, generation: u64) -> Option<Result<Rc<RealEvent>>> {
         let exact = self.records.iter().rev().find(|(g, _)| *g == generation);
         exact.or(self.records.last()).map(|(_, event)| event.clone())
@@ -183,7 +185,7 @@ impl Event {
         self.references += 1;
     }
 
-    /// Drops a reference. Returns whether it was the last one of a destroyed event.
+    /// Drops a reference of a command. Returns whether it was the last one and the event was destroyed.
     pub fn release(&mut self) -> bool {
         self.references -= 1;
         if self.references == 0 && self.records.len() > 1 {
@@ -200,9 +202,9 @@ impl Event {
 #[derive(Debug)]
 pub struct Kernel {
     pub function: Handle,
-    /// Launch rules that its image states.
+    /// The launch rules that the kernel's image states.
     pub rules: Attributes,
-    /// Bytes of the packed parameter buffer; not known before the kernel is described, which loads it.
+    /// The size in bytes of the packed parameter buffer. `None` until the kernel has been loaded and described.
     pub parameter_bytes: Option<usize>,
     pub settings: KernelSettings,
 }
@@ -216,7 +218,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// Returns a kernel that was described: the driver would load any other one where everything else waits for it.
+    /// Returns a kernel that has been described. Any other kernel would be loaded by the driver at its launch, which
+    /// would block the sequencer.
     ///
     /// # Errors
     /// `INVALID_HANDLE` for any other kernel.
@@ -225,15 +228,17 @@ impl Module {
         kernel.ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
+    /// Like [`Module::kernel`], to change the kernel.
+    ///
     /// # Errors
-    /// Those of [`Module::kernel`].
+    /// The same errors as [`Module::kernel`].
     pub fn kernel_mut(&mut self, index: u32) -> Result<&mut Kernel> {
         let kernel = self.kernels.get_mut(index as usize).filter(|kernel| kernel.parameter_bytes.is_some());
         kernel.ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 }
 
-/// An executable graph.
+/// An executable graph of the driver.
 #[derive(Debug)]
 pub struct Graph {
     pub context: u64,

@@ -1,4 +1,4 @@
-//! Access of devices to the session's memory on other devices.
+//! Controls the access of devices to the session's memory on other devices.
 
 use crate::driver::Result;
 use crate::session::commands::Session;
@@ -7,8 +7,8 @@ use driverapi::errors::CUDA_ERROR_INVALID_DEVICE;
 use protocol::PeerAccess;
 
 impl Session {
-    /// Allows or ends a device's access to memory on `peer`, mapped now or later. A slab that is being mapped becomes
-    /// accessible when it is there.
+    /// Allows or ends a device's access to memory on `peer`, including memory that is mapped later. A slab that is
+    /// being mapped becomes accessible when the mapping is complete.
     pub fn peer_access(&mut self, c: &PeerAccess) -> Result<()> {
         if c.device >= self.device_count || c.peer >= self.device_count || c.device == c.peer {
             return Err(CUDA_ERROR_INVALID_DEVICE);
@@ -27,7 +27,7 @@ impl Session {
         Ok(())
     }
 
-    /// Makes this slab accessible to the devices that reach its device, within the bounds of its pieces.
+    /// Makes this slab accessible to the devices that may access its device, within the bounds of its pieces.
     pub fn show_to_peers(&self, address: u64) -> Result<()> {
         let Some(slab) = self.memory.slabs.get(&address) else { return Ok(()) };
         for (device, _) in self.memory.peers.iter().filter(|(_, peer)| *peer == slab.device) {

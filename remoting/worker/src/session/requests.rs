@@ -1,4 +1,4 @@
-//! Requests and reports of the worker to the appliance. `control` takes the answers.
+//! The queue of requests and reports to the appliance. `control` receives the answers.
 
 use crate::code::images::Hash;
 use crate::driver::{Code, Result};
@@ -27,34 +27,34 @@ pub enum Sharing {
     EventFrom { seq: u64, message: EventImport },
 }
 
-/// The requester of memory.
+/// The reason for a request for memory.
 #[derive(Debug)]
 pub enum Asker {
-    /// The client, with this command.
+    /// The client requested memory with this command.
     Client(u64),
-    /// The worker, for a context that this command creates.
+    /// The worker needs memory for a context that this command creates.
     Context(u64, ContextCreate),
-    /// The worker, for the stack of a kernel.
+    /// The worker needs memory for the stack of a kernel.
     Stack(Box<Described>),
 }
 
-/// Requests to be sent, and the commands that wait for their answers.
+/// The requests to send, and the commands that wait for their answers.
 #[derive(Debug, Default)]
 pub struct Requests {
     queue: VecDeque<(Request, Option<OwnedFd>)>,
     next_id: u64,
-    /// The requester, and the device that the memory is granted on.
+    /// For each request for memory, the requester and the device.
     grants: HashMap<u64, (Asker, u32)>,
     queries: HashMap<u64, u64>,
     sharing: HashMap<u64, Sharing>,
-    /// Modules to load as soon as it is known whether the appliance has their image.
+    /// The modules that wait until the appliance has said whether it has their image.
     code: HashMap<u64, (u64, ModuleLoad)>,
     unhealthy_told: bool,
     last_stats: Stats,
 }
 
 impl Requests {
-    /// Limit on a client's unanswered requests, of each kind.
+    /// Limit on a client's unanswered requests of each kind.
     const MOST: usize = 1024;
 
     pub fn push(&mut self, request: Request) {
@@ -70,7 +70,7 @@ impl Requests {
         self.queue.pop_front();
     }
 
-    /// Requests memory; `false` if too many requests are open.
+    /// Requests memory. Returns false if too many requests are unanswered.
     pub fn grant(&mut self, asker: Asker, device: u32, least: u64, want: u64) -> bool {
         if self.grants.len() >= Self::MOST {
             return false;
@@ -95,14 +95,14 @@ impl Requests {
     /// Offers a descriptor to the other sessions of the lease.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY` if too many requests are open.
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if too many requests are unanswered.
     pub fn export(&mut self, sharing: Sharing, device: u32, size: u64, file: OwnedFd) -> Result<()> {
         let id = self.ask(sharing)?;
         self.queue.push_back((Request::Export { id, device, size }, Some(file)));
         Ok(())
     }
 
-    /// Hands memory on to the process that wants it.
+    /// Hands memory on to the process that waits for it.
     pub fn hand_on(&mut self, device: u32, size: u64, zeroed: bool, file: OwnedFd) {
         self.queue.push_back((Request::HandOn { device, size, zeroed }, Some(file)));
     }
@@ -110,7 +110,7 @@ impl Requests {
     /// Requests an export of another session.
     ///
     /// # Errors
-    /// Those of [`Requests::export`].
+    /// The same errors as [`Requests::export`].
     pub fn import(&mut self, sharing: Sharing, token: Token) -> Result<()> {
         let id = self.ask(sharing)?;
         self.push(Request::Import { id, token });
@@ -126,12 +126,12 @@ impl Requests {
         Ok(self.next_id)
     }
 
-    /// Returns the command that waits for this answer to an export or import.
+    /// Removes and returns the command that waits for this answer to an export or import.
     pub fn shared(&mut self, id: u64) -> Option<Sharing> {
         self.sharing.remove(&id)
     }
 
-    /// Requests the image of a module; `false` if too many requests are open.
+    /// Requests the image of a module. Returns false if too many requests are unanswered.
     pub fn shared_code(&mut self, seq: u64, load: ModuleLoad) -> bool {
         if self.code.len() >= Self::MOST {
             return false;
@@ -142,32 +142,32 @@ impl Requests {
         true
     }
 
-    /// Returns the module that waits for this answer, and its command.
+    /// Removes and returns the module that waits for this answer, and its command.
     pub fn shared_code_asked(&mut self, id: u64) -> Option<(u64, ModuleLoad)> {
         self.code.remove(&id)
     }
 
-    /// Offers an image of this many bytes, which can be read from the pipe.
+    /// Offers the appliance an image of `size` bytes, which can be read from the pipe.
     pub fn offer(&mut self, hash: &Hash, size: usize, pipe: OwnedFd) {
         self.queue.push_back((Request::Offer { hash: digits(hash), size: size as u64 }, Some(pipe)));
     }
 
-    /// Returns the requester of this grant, and the device.
+    /// Removes and returns the requester of this grant, and the device.
     pub fn granted(&mut self, id: u64) -> Option<(Asker, u32)> {
         self.grants.remove(&id)
     }
 
-    /// Returns the command that waits for this answer.
+    /// Removes and returns the command that waits for this answer.
     pub fn answered(&mut self, id: u64) -> Option<u64> {
         self.queries.remove(&id)
     }
 
-    /// Whether an answer of the appliance is outstanding.
+    /// Whether the appliance has yet to answer a request.
     pub fn are_open(&self) -> bool {
         !(self.grants.is_empty() && self.queries.is_empty() && self.sharing.is_empty() && self.code.is_empty())
     }
 
-    /// Reports unhealthy devices, once in a session.
+    /// Reports unhealthy devices. Each session reports only once.
     pub fn unhealthy(&mut self, devices: impl IntoIterator<Item = u32>, code: Code) {
         if std::mem::replace(&mut self.unhealthy_told, true) {
             return;
@@ -178,7 +178,7 @@ impl Requests {
         }
     }
 
-    /// Queues the figures if they changed.
+    /// Queues the statistics if they have changed.
     pub fn stats(&mut self, stats: Stats, bytes_out: u64) {
         if stats != self.last_stats {
             self.last_stats = stats;

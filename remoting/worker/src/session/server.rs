@@ -1,4 +1,4 @@
-//! The worker's event loop: one thread between the client's connection, the appliance and the GPU.
+//! The worker's event loop: one thread that serves the client's connection, the appliance and the GPU.
 
 use crate::io::connection::{Connection, Taken};
 use crate::io::frames::FrameReader;
@@ -18,21 +18,21 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Limit on the frames that are taken before the GPU and the client's replies get attention again.
+/// Limit on the frames that are taken before the GPU is queried and replies are sent again.
 const FRAMES_PER_TURN: usize = 256;
-/// While the client leaves this much unread, no more frames are taken.
+/// The number of bytes that the client may leave unread. Beyond it, no more frames are taken.
 const MOST_UNREAD: usize = 64 << 20;
-/// A client that has read more than this without an acknowledgement does not keep to the rules: copies wait for
-/// page-locked memory before there is so much of them, and every command acknowledges the answers before it.
+/// The number of bytes that a client may leave unacknowledged. A client beyond it violates the protocol: copies wait
+/// for page-locked memory before they reach this number, and every command acknowledges the answers before it.
 const MOST_UNACKNOWLEDGED: usize = crate::driver::staging::LIMIT + (64 << 20);
 const PACKET: usize = 64 << 10;
 const STATS_EVERY: Duration = Duration::from_secs(1);
 const WINDOW_EVERY: Duration = Duration::from_secs(1);
-/// Time limit to send what is queued when a session ends.
+/// The time limit for sending the queue when a session ends.
 const GOODBYE: Duration = Duration::from_secs(1);
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
-/// The sleep between two looks at the GPU: none at first, then a part of the time waited so far.
+/// The sleep between two queries of the GPU. At first it is zero, and later a fraction of the time waited so far.
 #[derive(Debug)]
 struct Backoff {
     since: Instant,
@@ -55,14 +55,14 @@ impl Backoff {
     }
 }
 
-/// Watches for a client that is stopped while bytes wait for it.
+/// Detects a client that is stopped while bytes wait for it.
 struct Window {
     stopped: bool,
     look_at: Instant,
 }
 
 impl Window {
-    /// Follows the client's window. Returns when to look again, if at all.
+    /// Updates the state of the client's window. Returns the time until the next check, or `None` if none is needed.
     fn follow(&mut self, connection: BorrowedFd<'_>, waiting: bool, now: Instant) -> Option<Duration> {
         if !(waiting || self.stopped) {
             return None;
@@ -75,10 +75,10 @@ impl Window {
     }
 }
 
-/// Waits for the appliance to pass the client's connection. `None` if the appliance is gone.
+/// Waits until the appliance passes the client's connection. Returns `None` if the appliance is gone.
 ///
 /// # Errors
-/// If a socket fails.
+/// Fails if a socket fails.
 pub fn accept_connection(control: BorrowedFd<'_>, data: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     loop {
         let mut fds = [PollFd::new(&control, PollFlags::IN), PollFd::new(&data, PollFlags::IN)];
@@ -87,7 +87,7 @@ pub fn accept_connection(control: BorrowedFd<'_>, data: BorrowedFd<'_>) -> io::R
         if control_ready {
             let mut packet = vec![0; PACKET];
             let (count, _) = recv(control, &mut packet[..], RecvFlags::DONTWAIT)?;
-            // Before there is a session, the only order is to end.
+            // Before there is a session, the only possible order is to end.
             if count == 0 || packet[..count].windows(5).any(|w| w == b"\"end\"") {
                 return Ok(None);
             }
@@ -106,10 +106,10 @@ fn receive_descriptor(data: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     descriptor.map(Some).ok_or_else(|| io::Error::other("the gateway passed a packet without a connection"))
 }
 
-/// Reports to the appliance that a connection may come.
+/// Reports to the appliance that the worker is ready for a connection.
 ///
 /// # Errors
-/// If the appliance is gone.
+/// Fails if the appliance is gone.
 pub fn tell_ready(control: BorrowedFd<'_>) -> io::Result<()> {
     send_request(control, &Request::Ready, None)
 }
@@ -126,13 +126,14 @@ fn send_request(control: BorrowedFd<'_>, request: &Request, file: Option<Borrowe
     Ok(())
 }
 
-/// Runs a session until it is over: it has no connection and gets none in time, the appliance is gone, or it ends itself.
+/// Runs a session until it is over. It is over if it lost its connection and got no other one in time, if the appliance
+/// is gone, or if the session ended itself.
 pub fn serve(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'_>) {
-    // Whatever fails here, the session is over; what remains is to give its memory back.
+    // After any error the session is over, and only its memory has to be returned.
     let _ = run(session, connection, control);
     let offers = session.offers_memory();
     let offered = Instant::now();
-    // Sent before steps that may last, because this process may be killed meanwhile.
+    // The statistics are sent before steps that may take long, because this process may be killed meanwhile.
     session.requests.stats(session.stats, session.out.bytes_out);
     session.requests.push(Request::Ending { offers });
     let _ = send_requests(session, control);
@@ -145,7 +146,8 @@ pub fn serve(session: &mut Session, connection: &mut Connection, control: Borrow
     if offers {
         let _ = hear(session, control, OFFER.saturating_sub(offered.elapsed()), Session::is_offering);
     }
-    // Until its owner is known, nothing may write to it. If the appliance is gone, the watchdog ends this process.
+    // Nothing may write to memory that was handed on until the appliance has answered. If the appliance is gone, the
+    // watchdog ends this process.
     let _ = hear(session, control, FOR_EVER, Session::is_handing_on);
     session.let_all_go();
     session.scrub_everything();
@@ -188,7 +190,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
             session.requests.push(Request::Connection { connected, closed });
         }
         if !session.settling.is_empty() && !more {
-            // New bytes, or the end of the connection, are handled at the top of the loop.
+            // The top of the loop handles new bytes and the end of the connection.
             if !settle(session, &mut reader, connection) {
                 continue;
             }
@@ -206,7 +208,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         let now = Instant::now();
         if now >= stats_at {
             session.requests.stats(session.stats, session.out.bytes_out);
-            // This is for a program that never synchronises, too.
+            // This also serves a program that never synchronises.
             session.push_text();
             stats_at = now + STATS_EVERY;
         }
@@ -215,7 +217,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         let stats = session.requests.stats_are_due(session.stats).then(|| stats_at - now);
         let waiting = !session.out.is_empty();
         let window = connection.socket().and_then(|socket| window.follow(socket, waiting, now));
-        // The client answers soon, or not at all.
+        // The client answers either soon or not at all, so the loop does not sleep.
         let awake = (connection.socket().is_some() && spin.goes_on()).then_some(Duration::ZERO);
         let timeout = gpu
             .into_iter()
@@ -231,7 +233,7 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
         if ready.passed {
             match connection.take_passed(&mut session.out)? {
                 Taken::Nothing => {}
-                // The cause that broke one connection may have broken all of them without a sign.
+                // The failure of this connection may also have broken the stripes, without a sign.
                 Taken::Resumed => session.stripes.close(),
                 Taken::Memory(memory) => session.client_memory.follow(memory),
                 Taken::Stripe { number, socket } => session.open_stripe(number, socket),
@@ -243,13 +245,13 @@ fn run(session: &mut Session, connection: &mut Connection, control: BorrowedFd<'
                 connection.lose();
             }
         } else if timeout == Some(Duration::ZERO) {
-            // The awaited work may need this processor.
+            // The work that the session waits for may need this processor.
             std::thread::yield_now();
         }
     }
 }
 
-/// Hands complete frames to the session. Returns whether there are more.
+/// Gives complete frames to the session. Returns whether more are available.
 fn take_frames(session: &mut Session, reader: &mut FrameReader) -> bool {
     for _ in 0..FRAMES_PER_TURN {
         if session.has_ended() || session.hold.is_away() {
@@ -270,13 +272,13 @@ fn take_frames(session: &mut Session, reader: &mut FrameReader) -> bool {
     true
 }
 
-/// Whether more is to be read from the client.
+/// Whether more may be read from the client.
 fn reads(session: &Session) -> bool {
     session.out.unsent() < MOST_UNREAD && !session.hold.is_full() && !session.is_crowded()
 }
 
-/// Answers the appliance's questions about what the client has sent. Returns whether nothing more has come, or nothing
-/// is read.
+/// Answers the appliance's requests about the bytes that the client has sent. Returns true if no more bytes have
+/// arrived, or if nothing may be read.
 fn settle(session: &mut Session, reader: &mut FrameReader, connection: &mut Connection) -> bool {
     let received = session.out.received();
     let Some(socket) = connection.socket().filter(|_| reads(session)) else {
@@ -285,7 +287,7 @@ fn settle(session: &mut Session, reader: &mut FrameReader, connection: &mut Conn
     };
     let until = received + rustix::io::ioctl_fionread(socket).unwrap_or(0);
     session.settling.iter_mut().for_each(|(_, settles)| *settles = settles.or(Some(until)));
-    // If the client has ended, its end follows those bytes.
+    // If the client has ended, the end of the connection follows these bytes.
     session.tell_settled(received);
     match receive(session, reader, socket) {
         Ok(false) => {
@@ -300,10 +302,10 @@ fn settle(session: &mut Session, reader: &mut FrameReader, connection: &mut Conn
     }
 }
 
-/// Receives from the client. Returns whether something came.
+/// Receives bytes from the client. Returns whether any arrived.
 ///
 /// # Errors
-/// If the connection is gone.
+/// Fails if the connection is gone.
 fn receive(session: &mut Session, reader: &mut FrameReader, connection: BorrowedFd<'_>) -> io::Result<bool> {
     match recv(connection, reader.space(), RecvFlags::DONTWAIT) {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -317,7 +319,7 @@ fn receive(session: &mut Session, reader: &mut FrameReader, connection: Borrowed
     }
 }
 
-/// Sends to the client. Returns whether bytes were sent.
+/// Sends bytes to the client. Returns whether any were sent.
 fn flush(session: &mut Session, connection: BorrowedFd<'_>) -> io::Result<bool> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let before = session.out.bytes_out;
@@ -336,7 +338,7 @@ fn send_requests(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<(
     Ok(())
 }
 
-/// Sockets that the loop itself has to handle; orders are taken at once.
+/// The sockets that are ready and that the loop itself has to handle. Orders are taken at once.
 struct Ready {
     connection: bool,
     passed: bool,
@@ -356,7 +358,7 @@ fn wait(
     let (client, others) = (connection.socket(), connection.passed());
     let [orders, woken, passed, readable, given] = {
         let helpers = session.helpers.wake();
-        // A socket that is missing is replaced by one that is polled for nothing.
+        // A missing socket is replaced by one that is polled for no events.
         let nothing = (control, PollFlags::empty());
         let (client, interest) = client.map_or(nothing, |socket| (socket, interest));
         let (others, passes) = others.map_or(nothing, |socket| (socket, PollFlags::IN));
@@ -393,7 +395,7 @@ fn wait(
     })
 }
 
-/// Takes orders about memory that other processes have or want, while `waits` holds, for at most `patience`.
+/// Takes orders about memory that other processes have or want, while `waits` returns true, for at most `patience`.
 fn hear(
     session: &mut Session,
     control: BorrowedFd<'_>,
@@ -426,7 +428,7 @@ fn take_orders(session: &mut Session, control: BorrowedFd<'_>) -> io::Result<()>
     }
 }
 
-/// Sends what is queued to a client that still reads.
+/// Sends the queue to a client that still reads, at the end of a session.
 fn say_goodbye(session: &mut Session, connection: BorrowedFd<'_>) -> io::Result<()> {
     let until = Instant::now() + GOODBYE;
     while !session.out.is_empty() {

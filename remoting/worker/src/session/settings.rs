@@ -1,5 +1,5 @@
-//! Settings of kernels. A launch that has to wait runs with the settings at its arrival: the driver knows only one
-//! value at a time, so settings are applied again before launches that came before a change, and after them.
+//! The settings of kernels. A launch that has to wait runs with the settings at its arrival. The driver stores only one
+//! value of a setting, so settings are applied again before launches that came before a change, and again after them.
 
 use crate::driver::{Driver, Handle, Result};
 use protocol::{Reader, function};
@@ -9,13 +9,13 @@ use std::rc::Rc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Setting {
-    /// A `CUfunction_attribute`.
+    /// A setting by its `CUfunction_attribute`.
     Attribute(u32),
     CacheConfig,
     SharedMemConfig,
 }
 
-/// Every setting that the program has changed, with its value.
+/// All settings that the program has changed, with their values.
 pub type Settings = Rc<BTreeMap<Setting, i32>>;
 
 /// A decoded call that changes a setting.
@@ -28,7 +28,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns `None` for calls that change no setting. A malformed call changes none, either.
+    /// Decodes a call. Returns `None` if the call changes no setting or is malformed.
     pub fn read(number: u32, payload: &[u8]) -> Option<Change> {
         let mut r = Reader::new(payload);
         let (module, kernel) = (r.get().ok()?, r.get().ok()?);
@@ -53,9 +53,9 @@ fn set(driver: &Driver, kernel: Handle, setting: Setting, value: i32) -> Result<
 /// The settings of one kernel.
 #[derive(Debug, Default)]
 pub struct KernelSettings {
-    /// Settings for the next launch to arrive.
+    /// The settings for the next launch that arrives.
     wanted: Settings,
-    /// Settings that the driver has.
+    /// The settings that the driver has.
     applied: RefCell<Settings>,
     /// The original value of each changed setting.
     initial: BTreeMap<Setting, i32>,
@@ -66,10 +66,10 @@ impl KernelSettings {
         &self.wanted
     }
 
-    /// Gives the driver the settings that differ from those it has. The kernel's context must be current.
+    /// Gives the driver the settings that differ from those that it has. The kernel's context must be current.
     ///
     /// # Errors
-    /// The driver's code for a value; it took all of them before.
+    /// The driver's error for a value that it had accepted before.
     pub fn apply(&self, driver: &Driver, kernel: Handle, settings: &Settings) -> Result<()> {
         if Rc::ptr_eq(&self.applied.borrow(), settings) {
             return Ok(());
@@ -85,17 +85,17 @@ impl KernelSettings {
         Ok(())
     }
 
-    /// Notes the value of a setting before its first change. The kernel's context must be current.
+    /// Stores the value of a setting before its first change. The kernel's context must be current.
     pub fn note_initial(&mut self, driver: &Driver, kernel: Handle, setting: Setting) {
         let ask = || match setting {
             Setting::Attribute(attribute) => driver.function_attribute(kernel, attribute).unwrap_or(0),
-            // The driver has no query for it. 0 is no preference.
+            // The driver has no query for these settings. 0 means no preference.
             Setting::CacheConfig | Setting::SharedMemConfig => 0,
         };
         self.initial.entry(setting).or_insert_with(ask);
     }
 
-    /// Notes a value that the driver took.
+    /// Stores a value that the driver has accepted.
     pub fn note(&mut self, setting: Setting, value: i32) {
         let mut settings = BTreeMap::clone(&self.wanted);
         settings.insert(setting, value);

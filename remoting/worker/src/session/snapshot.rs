@@ -1,4 +1,4 @@
-//! The description of the devices that a client gets before it has a session.
+//! The description of the devices, which a client gets before it has a session.
 
 use crate::driver::Driver;
 use driverapi::attributes::{
@@ -10,21 +10,21 @@ use driverapi::attributes::{
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Number of `CUdevice_attribute`s.
+/// The number of `CUdevice_attribute`s.
 const ATTRIBUTES: u32 = 162;
 
-/// Attributes that every driver is asked for, and only the software GPU knows.
+/// The attributes that only the software GPU has. Every driver is asked for them.
 const SOFTWARE: [u32; 4] = [PTX_ONLY, CHECKS_BOUNDS, LIBRARY_CAPABILITY_MAJOR, LIBRARY_CAPABILITY_MINOR];
 
-/// Attributes of a pair of devices. Arrays of another device are not provided, and read 0.
+/// The attributes of a pair of devices. Access to arrays of another device is not supported, so that attribute is 0.
 const PEER_ATTRIBUTES: [u32; 3] = [
     CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK,
     CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
     CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
 ];
 
-/// Attributes of features that are not provided. They read 0, so that programs choose other ways; their functions
-/// answer 801.
+/// The attributes of features that are not supported. They are reported as 0, so that programs use other ways. The
+/// functions of these features return 801.
 const ABSENT: [u32; 51] = [
     17, // a limit on a kernel's run time: the appliance's screen does not concern the program
     86, 88, 89, 91, 100, 101,
@@ -47,7 +47,7 @@ pub struct Snapshot {
     driver_version: i32,
     wire: u32,
     table_hash: u64,
-    /// Whether Landlock keeps workers apart even where they have one uid.
+    /// Whether Landlock separates workers even if they have the same uid.
     landlock: bool,
     devices: Vec<Device>,
 }
@@ -59,16 +59,16 @@ struct Device {
     memory_bytes: u64,
     pci: [i32; 3],
     attributes: BTreeMap<u32, i32>,
-    /// Access to the memory of other GPUs, by their ordinal: `CUdevice_P2PAttribute` and its value.
+    /// Access to the memory of other GPUs, by their ordinal: each `CUdevice_P2PAttribute` and its value.
     peers: BTreeMap<i32, BTreeMap<u32, i32>>,
 }
 
-/// Returns the value of an attribute as clients see it.
+/// Returns the value of an attribute that clients see.
 pub fn filtered(attribute: u32, value: i32) -> i32 {
     match attribute {
-        // The workers of a lease provide these themselves (`shared_events`).
+        // The workers of a lease implement this feature themselves (`shared_events`).
         CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED => 1,
-        // The host's memory is the client's, on the program's machine.
+        // Host memory is that of the client, on the program's machine.
         CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         | CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => 1,
         CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID => 0,
@@ -77,6 +77,8 @@ pub fn filtered(attribute: u32, value: i32) -> i32 {
     }
 }
 
+/// Queries the driver and returns the description of all devices.
+///
 /// # Errors
 /// A `CUresult`.
 pub fn take(driver: &Driver) -> crate::driver::Result<Snapshot> {

@@ -1,9 +1,11 @@
-//! Gives turns at one GPU: weighted fair queueing over shares, with a limit for each. Pure; the caller has the clock.
+//! Gives turns at one GPU: weighted fair queueing over shares, with a limit for each share. Pure; the caller passes the
+//! time.
 //!
-//! A share's *virtual time* is the GPU time that it has had, divided by its weight. The next turn goes to the waiting
-//! share that has the least. So backlogged shares get the GPU by their weights, a kernel that outlasts its turn is a
-//! debt, and no share starves. A share that was idle starts at the least virtual time of the others: it keeps no
-//! credit, and is next. Workers of a share take turns in their order.
+//! A share's *virtual time* is the GPU time that the share has used, divided by its weight. The waiting share with the
+//! least virtual time gets the next turn. Therefore shares that always want the GPU get it in proportion to their
+//! weights, a kernel that runs longer than its turn is a debt, and no share starves. A share that was idle starts at
+//! the least virtual time of the others, so that it is soon next but has no credit from its idle time. The workers of a
+//! share take turns in their order of arrival.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,20 +15,20 @@ pub type Nanos = u64;
 /// A worker that takes turns.
 pub type Member = u64;
 
-/// Time for which a share may run while others wait.
+/// The time in nanoseconds that a share may run while others wait.
 pub const TURN: Nanos = 10_000_000;
-/// Time that work queued at the end of a turn may take. Then the turn is passed on, and what still runs overlaps the
-/// next one.
+/// The time that queued work may take after the end of a turn. After this time the next share gets its turn, and work
+/// that still runs overlaps with it.
 pub const OVERTIME: Nanos = TURN;
-/// All of a GPU. Parts are given in thousandths.
+/// The whole time of a GPU. Parts are numbers of thousandths.
 pub const WHOLE: u32 = 1000;
 
 /// A share's part of the GPU's time, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Its minimum while it wants the GPU, if all weights together are at most [`WHOLE`].
+    /// The minimum part while the share wants the GPU, if all weights together are at most [`WHOLE`].
     pub weight: u32,
-    /// Its maximum, even if no other share wants the GPU.
+    /// The maximum part, even if no other share wants the GPU.
     pub limit: u32,
 }
 
@@ -42,15 +44,16 @@ pub enum Word {
 struct Share {
     part: Part,
     virtual_time: u128,
-    /// Time that a limited share may still run; below zero it is a debt.
+    /// The time that a limited share may still run. A negative value is a debt.
     allowance: i64,
     members: usize,
     waiting: VecDeque<Member>,
-    /// The number of its last turn.
+    /// The number of the share's last turn.
     served: u64,
     used: Nanos,
-    /// Time that work of its earlier turns took during others' turns. It is charged when some of that work is complete:
-    /// until then the share needs turns, because running work may wait for work that it has yet to launch.
+    /// The time that work of the share's earlier turns has run during the turns of others. It is charged when some of
+    /// that work is complete. Until then the share still needs turns, because running work may wait for work that was
+    /// not launched yet.
     owed: Nanos,
 }
 
@@ -59,7 +62,8 @@ impl Share {
         self.part.limit < WHOLE
     }
 
-    /// The part of its allowance that a limited share uses in a whole turn, in which the allowance also grows.
+    /// Returns the part of its allowance that a limited share uses in a whole turn, during which the allowance also
+    /// grows.
     fn ration(&self) -> i64 {
         (TURN / u64::from(WHOLE) * u64::from(WHOLE - self.part.limit.min(WHOLE))) as i64
     }
@@ -87,7 +91,7 @@ impl Share {
         }
     }
 
-    /// Returns the time until it is allowed another turn.
+    /// Returns the time until the share may have another turn.
     fn patience(&self) -> Nanos {
         let missing = self.ration().saturating_sub(self.allowance).max(0) as u64;
         let needed = u128::from(missing) * u128::from(WHOLE) / u128::from(self.part.limit.max(1));
@@ -99,7 +103,7 @@ impl Share {
 struct Worker<S> {
     share: S,
     waits: bool,
-    /// Its last turn that was passed on, until the work of that turn is complete.
+    /// The number of the worker's turn that was ended by force, until the work of that turn is complete.
     overdue: Option<u64>,
 }
 
@@ -107,12 +111,12 @@ struct Worker<S> {
 struct Turn {
     member: Member,
     number: u64,
-    /// When it began, or was last prolonged.
+    /// The time at which the turn began or was last prolonged.
     since: Nanos,
     yielded: Option<Nanos>,
 }
 
-/// `S` identifies a share.
+/// The arbiter of one GPU. `S` is the type of a share's name.
 #[derive(Debug)]
 pub struct Arbiter<S> {
     shares: BTreeMap<S, Share>,
@@ -126,7 +130,8 @@ pub struct Arbiter<S> {
 }
 
 impl<S: Ord + Clone> Arbiter<S> {
-    /// Turns get numbers above `last_number`, so that messages about another arbiter's turns are recognised.
+    /// Creates an arbiter without shares. The numbers of its turns are above `last_number`, so that messages about the
+    /// turns of another arbiter are recognised.
     pub fn new(last_number: u64, now: Nanos) -> Self {
         let (shares, members) = (BTreeMap::new(), BTreeMap::new());
         Arbiter { shares, members, turn: None, last_number, virtual_time: 0, now, words: Vec::new() }
@@ -160,7 +165,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.shares.remove(name);
     }
 
-    /// Adds a worker to a share. Returns whether the share exists.
+    /// Adds a worker to a share. Returns false if the share does not exist.
     pub fn join(&mut self, member: Member, share: S, now: Nanos) -> bool {
         self.advance(now);
         let Some(found) = self.shares.get_mut(&share) else { return false };
@@ -173,7 +178,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         true
     }
 
-    /// Removes a worker; its turn ends.
+    /// Removes a worker and ends its turn.
     pub fn leave(&mut self, member: Member, now: Nanos) {
         self.advance(now);
         let Some(gone) = self.members.remove(&member) else { return };
@@ -189,14 +194,14 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.look(now);
     }
 
-    /// Notes that a worker has something to launch.
+    /// Records that a worker has something to launch.
     pub fn want(&mut self, member: Member, now: Nanos) {
         self.advance(now);
         self.wait(member);
         self.look(now);
     }
 
-    /// Notes that all work of a turn is complete.
+    /// Records that all work of a turn is complete. `more` is set if the worker wants another turn.
     pub fn done(&mut self, member: Member, number: u64, more: bool, now: Nanos) {
         self.advance(now);
         if let Some(worker) = self.members.get_mut(&member) {
@@ -216,7 +221,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.look(now);
     }
 
-    /// Does everything that is due by now.
+    /// Ends and begins the turns that are due at the time `now`.
     pub fn look(&mut self, now: Nanos) {
         self.advance(now);
         self.end_turn();
@@ -228,10 +233,10 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.raise_virtual_time();
     }
 
-    /// Returns the time until something is due, if no message comes before.
+    /// Returns the time until the arbiter has something to do without a message, or `None`.
     pub fn patience(&self) -> Option<Nanos> {
         let waits = || self.shares.values().filter(|share| !share.waiting.is_empty());
-        // Shares that are at their limit; the others have their turn, or wait for the end of one.
+        // The shares that have reached their limit. The other shares have their turn, or wait for the end of one.
         let allowed = || waits().filter(|share| !share.is_allowed()).map(Share::patience).min();
         let Some(turn) = &self.turn else { return allowed() };
         if let Some(yielded) = turn.yielded {
@@ -246,12 +251,12 @@ impl<S: Ord + Clone> Arbiter<S> {
         [limit, end, allowed()].into_iter().flatten().min()
     }
 
-    /// Takes the messages to workers.
+    /// Removes and returns the messages to workers.
     pub fn take_words(&mut self) -> Vec<(Member, Word)> {
         std::mem::take(&mut self.words)
     }
 
-    /// Takes the time that each share has used since the last call.
+    /// Returns the time that each share has used since the last call.
     pub fn take_used(&mut self, now: Nanos) -> Vec<(S, Nanos)> {
         self.advance(now);
         let used = self.shares.iter_mut().map(|(name, share)| (name.clone(), std::mem::take(&mut share.used)));
@@ -262,7 +267,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.shares.get(&self.members.get(&member)?.share)
     }
 
-    /// Charges the time that has passed to the shares that had the GPU, in equal parts if there were several.
+    /// Charges the time since the last call to the shares that had the GPU, in equal parts if there were several.
     fn advance(&mut self, now: Nanos) {
         let passed = now.saturating_sub(self.now);
         if passed == 0 {
@@ -301,7 +306,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         if let Some(least) = active.map(|(_, share)| share.virtual_time).min() {
             self.virtual_time = self.virtual_time.max(least);
         }
-        // Time that a share misses by its own limit is no credit.
+        // Time that a share could not use because of its own limit is no credit.
         let least = self.virtual_time;
         for share in self.shares.values_mut().filter(|share| !share.is_allowed()) {
             share.virtual_time = share.virtual_time.max(least);
@@ -324,7 +329,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         share.waiting.push_back(member);
     }
 
-    /// Returns the share whose turn is next, of those that wait and are allowed one.
+    /// Returns the waiting share that gets the next turn, of those whose limit allows it.
     fn next(&self) -> Option<S> {
         let wait = self.shares.iter().filter(|(_, share)| !share.waiting.is_empty() && share.is_allowed());
         wait.min_by_key(|(_, share)| (share.virtual_time, share.served)).map(|(name, _)| name.clone())
@@ -343,7 +348,7 @@ impl<S: Ord + Clone> Arbiter<S> {
         self.words.push((member, Word::Turn { turn: number, sharers: self.members.len() > 1 }));
     }
 
-    /// Asks for the end of a turn that has lasted, and passes on one that does not end.
+    /// Requests the end of a turn that has lasted its full time. Ends by force a turn that exceeds its overtime.
     fn end_turn(&mut self) {
         let Some(turn) = &self.turn else { return };
         let Some(worker) = self.members.get(&turn.member) else { return };
@@ -360,7 +365,7 @@ impl<S: Ord + Clone> Arbiter<S> {
             if self.now < turn.since + TURN {
                 return;
             }
-            // The next turn would be its own: the GPU need not be drained for that.
+            // The same share would get the next turn, so the GPU need not be drained.
             let behind = next != worker.share && self.shares[&next].virtual_time > share.virtual_time;
             if behind && share.waiting.is_empty() {
                 if let Some(turn) = &mut self.turn {

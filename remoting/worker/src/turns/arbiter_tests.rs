@@ -1,4 +1,4 @@
-//! The arbiter against simulated workers: each has kernels of one length, and queues as `places` does.
+//! Tests the arbiter with simulated workers. Each worker has kernels of one length, and queues them as `places` does.
 
 use super::{Arbiter, Member, Nanos, OVERTIME, Part, TURN, WHOLE, Word};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ const MS: Nanos = 1_000_000;
 #[derive(Clone, Copy)]
 struct Load {
     kernel: Nanos,
-    /// It has something to launch for this time, and then nothing for `idle`.
+    /// The time for which the worker has something to launch. It is then idle for the time `idle`.
     busy: Nanos,
     idle: Nanos,
 }
@@ -21,10 +21,10 @@ struct Simulated {
     turn: Option<u64>,
     asked: bool,
     yields: bool,
-    /// The end of the running kernel, and the turn it was launched in.
+    /// The end of the running kernel, and the turn in which it was launched.
     ends: Option<(Nanos, u64)>,
     done: Nanos,
-    /// Its longest wait for a turn.
+    /// The longest time that the worker has waited for a turn.
     starved: Nanos,
     asked_at: Nanos,
 }
@@ -83,7 +83,7 @@ impl World {
                     self.arbiter.done(*member, turn, wants, now);
                 }
                 Some(turn) if worker.ends.is_none() => worker.ends = Some((now + load.kernel, turn)),
-                // While its own kernel runs it wants no turn.
+                // While its own kernel runs, the worker wants no turn.
                 None if wants && !worker.asked && worker.ends.is_none() => {
                     (worker.asked, worker.asked_at) = (true, now);
                     self.arbiter.want(*member, now);
@@ -176,7 +176,7 @@ fn a_share_back_from_idle_is_next_and_has_no_credit() {
     world.join(1, 'a', BACKLOG);
     world.join(2, 'b', BACKLOG);
     world.run(1_000 * MS);
-    // It was not there for a second, and then asks for as much as the others.
+    // The third share was not present for a second, and then wants as much as the others.
     world.join(3, 'c', BACKLOG);
     let (before, others) = (world.now, world.done(1) + world.done(2));
     while world.done(3) == 0.0 {
@@ -210,7 +210,7 @@ fn what_a_limited_share_leaves_is_no_credit() {
     world.join(3, 'c', BACKLOG);
     world.run(1_000 * MS);
     assert!(((world.done(2) - b) / world.done(3) - 1.0).abs() < 0.1, "a newcomer stands where the others do");
-    // Nor when the limit is taken away.
+    // This is also true after the limit of `a` was removed.
     world.arbiter.set_share('a', Part { weight: 500, limit: WHOLE }, world.now);
     let before = [1, 2, 3].map(|member| world.done(member));
     world.run(900 * MS);
@@ -262,7 +262,8 @@ fn a_debt_outlives_the_worker_that_made_it() {
     assert!(world.done(3) < 0.02 * (world.done(2) - before), "a new worker does not begin anew");
 }
 
-/// Two jobs with a rank on each of two GPUs: a kernel of a rank ends only when the other rank's runs too.
+/// Simulates two jobs, each with a rank on both GPUs. A kernel of a rank ends only when the other rank's kernel runs
+/// too.
 #[test]
 fn jobs_of_two_ranks_do_not_hold_each_other() {
     let mut gpus = [0, 1].map(|_| {
@@ -272,7 +273,7 @@ fn jobs_of_two_ranks_do_not_hold_each_other() {
         }
         arbiter
     });
-    // The jobs come to the GPUs in opposite orders, so that each has the turn that the other one needs.
+    // The jobs arrive at the GPUs in opposite orders, so that each has the turn that the other one needs.
     for (gpu, order) in [['x', 'y'], ['y', 'x']].into_iter().enumerate() {
         for job in order {
             gpus[gpu].join(job as Member, job, 0);
@@ -313,7 +314,7 @@ fn who_waits_for_a_kernel_of_its_own_that_never_ends_gets_turns() {
         arbiter.join(member, share, 0);
         arbiter.want(member, 0);
     }
-    // The first turn of `a` never ends; both want more, and give each later turn back after 5 ms.
+    // The first turn of `a` never ends. Both shares want more, and end each later turn after 5 ms.
     let (mut first, mut ends, mut turns) = (None, None, BTreeMap::<Member, u32>::new());
     for step in 0..20_000 {
         let now = step * MS / 10;
@@ -339,7 +340,7 @@ fn who_waits_for_a_kernel_of_its_own_that_never_ends_gets_turns() {
     assert!(turns.values().all(|times| *times > 100) && turns.len() == 2, "{turns:?}");
 }
 
-/// A small generator with a fixed recurrence, so that a failing seed can be repeated.
+/// A small pseudorandom generator with a fixed recurrence, so that a failing seed can be repeated.
 struct Random(u64);
 impl Random {
     fn below(&mut self, n: u64) -> u64 {
@@ -378,7 +379,7 @@ fn whoever_comes_and_goes_nobody_starves_and_nothing_is_left_idle() {
         }
         let used: Nanos = world.used().values().sum();
         assert!(used <= world.now, "seed {seed}: {used} of {}", world.now);
-        // With weights from 50 to 1000, the least gets about every sixtieth turn.
+        // With weights from 50 to 1000, the share with the least weight gets about every sixtieth turn.
         world.run(2_000 * MS);
         assert!(world.workers.values().all(|worker| worker.done > 0), "seed {seed}: one starves");
     }

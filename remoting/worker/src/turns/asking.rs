@@ -1,4 +1,4 @@
-//! A session's turns at the GPUs of its lease, and the socket on which it asks for them.
+//! A session's turns at the GPUs of its lease, and the socket to the gateway on which it requests them.
 
 use super::places::Places;
 use crate::packets::{Said, Told};
@@ -30,13 +30,15 @@ impl Turns {
         self.places.patience(Instant::now())
     }
 
-    /// Lets all launches that wait try again.
+    /// Lets all waiting launches try again.
     pub fn retry(&mut self) {
         self.places.retry();
     }
 
+    /// Reads the gateway's messages. Returns whether launches may be possible that were not possible before.
+    ///
     /// # Errors
-    /// If the gateway has closed the socket.
+    /// Fails if the gateway has closed the socket, or sent an invalid packet.
     pub fn hear(&mut self) -> io::Result<bool> {
         let (mut packet, mut any) = ([0; PACKET], false);
         loop {
@@ -49,8 +51,10 @@ impl Turns {
         }
     }
 
+    /// Sends the queued messages to the gateway.
+    ///
     /// # Errors
-    /// If the gateway has closed the socket, or does not read.
+    /// Fails if the gateway has closed the socket, or does not read.
     pub fn speak(&mut self) -> io::Result<()> {
         for said in std::mem::take(&mut self.places.said) {
             send(&self.socket, &serde_json::to_vec::<Said>(&said)?, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;

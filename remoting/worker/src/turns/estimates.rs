@@ -1,20 +1,20 @@
-//! Estimated run times of kernels: a moving average for each, learned from batches of launches. Pure.
+//! Estimated run times of kernels: a moving average for each kernel, computed from batches of launches. Pure.
 
 use crate::driver::Handle;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Estimate for a kernel that never ran. Little of such work is queued.
+/// The estimate for a kernel that has never run. It is high, so that little of such work is queued.
 const UNKNOWN: Duration = Duration::from_micros(250);
 const SHORTEST: Duration = Duration::from_nanos(500);
 const LONGEST: Duration = Duration::from_secs(60);
-/// Weight of what was known before, relative to what is learned.
+/// The weight of the previous estimate, relative to the new measurement.
 const KEPT: f64 = 0.9;
-/// Limit on known kernels: a program that loads and unloads modules in an endless loop always has new ones.
+/// Limit on the known kernels. A program that loads and unloads modules in an endless loop always has new ones.
 const MOST: usize = 1 << 14;
 
-/// Decaying sums. An average of quotients would be wrong: completions are seen in bunches, so that one batch seems to
-/// last long and the next to take no time.
+/// Decaying sums of one kernel. An average of quotients would be wrong, because completions are found in groups: one
+/// batch seems to take long, and the next seems to take no time.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     seconds: f64,
@@ -23,7 +23,7 @@ struct Seen {
 
 #[derive(Debug, Default)]
 pub struct Estimates {
-    /// By function, or by executable graph, which is one piece of work.
+    /// The sums by function. An executable graph counts as one function.
     of: HashMap<Handle, Seen>,
 }
 
@@ -33,11 +33,12 @@ impl Estimates {
         self.of.get(&work).and_then(average).map_or(UNKNOWN, |time| time.clamp(SHORTEST, LONGEST))
     }
 
-    /// Learns that this batch took so long in all. Before, each launch was expected to take what `of` says.
+    /// Updates the estimates from a batch that took `took` in total. Before, each launch was expected to take the time
+    /// that `of` returns.
     pub fn learn(&mut self, batch: &[(Handle, u32)], took: Duration) {
         let before: Vec<Duration> = batch.iter().map(|(work, _)| self.of(*work)).collect();
         let expected: f64 = before.iter().zip(batch).map(|(each, (_, n))| each.as_secs_f64() * f64::from(*n)).sum();
-        // Each estimate is assumed to be wrong by the same factor.
+        // All estimates of the batch are assumed to be wrong by the same factor.
         let factor = took.as_secs_f64() / expected.max(SHORTEST.as_secs_f64());
         if self.of.len() >= MOST {
             self.of.clear();

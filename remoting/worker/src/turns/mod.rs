@@ -1,7 +1,7 @@
-//! Turns at a GPU: only the worker whose turn it is launches kernels.
+//! Turns at a GPU: only the worker that has the turn launches kernels.
 //!
-//! `arbiter` decides whose turn it is, and `gateway::turns` runs one for each GPU. `places` is a worker's state of its
-//! turns, and `asking` has the socket to the gateway. A session asks in `order::turns`.
+//! `arbiter` decides who gets the turn, and `gateway::turns` runs an arbiter for each GPU. `places` is a worker's state
+//! of its turns, and `asking` has the socket to the gateway. A session uses turns in `order::turns`.
 
 pub mod arbiter;
 pub mod asking;

@@ -1,5 +1,5 @@
-//! A worker's turns at the GPUs of its lease, and its launches in them. Pure; `asking` has the socket, and
-//! `order::turns` the session's side.
+//! A worker's turns at the GPUs of its lease, and its launches in these turns. Pure. `asking` has the socket, and
+//! `order::turns` is used by the session.
 
 use super::estimates::Estimates;
 use crate::driver::Handle;
@@ -7,22 +7,24 @@ use crate::packets::{Said, Told};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-/// Limit on the estimated work that is queued where others may want the GPU: they wait for it.
+/// Limit on the estimated time of queued work if other shares may want the GPU, because they wait until the work is
+/// done.
 const MOST_QUEUED: Duration = Duration::from_millis(2);
-/// Limit on the launches beyond that at a time, if nothing completes.
+/// Limit on the launches that exceed `MOST_QUEUED` at a time, if nothing completes.
 const MOST_BEYOND: u32 = 1024;
-/// Estimated work of a batch: completions are found in pieces of what is queued, so that the GPU does not run dry.
+/// The estimated time of a batch. It is a fraction of the queued work, so that a completion is found before the GPU
+/// runs out of work.
 const BATCH: Duration = Duration::from_micros(500);
-/// Limit on the launches of a batch, as many as `completer` marks by itself.
+/// Limit on the launches of a batch. `completer` adds a marker after the same number of operations.
 const MOST_IN_BATCH: u32 = 64;
-/// Time for which a turn is kept without work: most programs that synchronise launch again at once.
+/// The time that a worker keeps a turn without work. Most programs launch again soon after they synchronise.
 const LINGER: Duration = Duration::from_micros(200);
-/// If nothing completes for so long, queued work may wait for work that is not queued: then one more launch is allowed,
-/// after the same time again two, and so on. The cause may as well be a long kernel, or a busy machine, so not all at
-/// once.
+/// The time without any completion after which queued work may be waiting for work that is not queued. Then one more
+/// launch is allowed, after the same time again two more, and so on. Not all are allowed at once, because the cause may
+/// also be a long kernel or a busy machine.
 const STUCK: Duration = Duration::from_millis(20);
 
-/// Launches of one turn in a stream, whose completion is reported together.
+/// The launches of one turn in a stream. Their completion is reported together.
 #[derive(Debug)]
 pub struct Batch {
     stream: u64,
@@ -40,22 +42,22 @@ struct Place {
     turn: Option<u64>,
     yields: bool,
     sharers: bool,
-    /// A turn was requested and has not come.
+    /// Whether a turn was requested and has not been given.
     asked: bool,
-    /// A launch waits.
+    /// Whether a launch is waiting.
     wants: bool,
-    /// Estimated time of this turn's launches that are not known to be complete.
+    /// The estimated time of this turn's launches that are not known to be complete.
     queued: Duration,
-    /// Number of batches that are not complete, by turn.
+    /// The number of incomplete batches, by turn.
     unfinished: BTreeMap<u64, usize>,
     idle_since: Option<Instant>,
-    /// Work that completed since the last look, and when the first of it began.
+    /// The work that has completed since the last update of the estimates, and the time at which the first of it began.
     finished: Vec<(Handle, u32)>,
     began: Option<Instant>,
-    /// When something completed last, or was launched while nothing ran.
+    /// The time of the last completion, or of the last launch while nothing ran.
     moved: Option<Instant>,
-    /// Launches beyond the limit that were allowed when it last seemed stuck, how many of them are left, and when that
-    /// was.
+    /// The number of launches beyond the limit that were last allowed, the number of them that are left, and the time
+    /// at which they were allowed.
     beyond: u32,
     spare: u32,
     stuck: Option<Instant>,
@@ -70,12 +72,12 @@ impl Place {
         self.sharers && self.queued >= MOST_QUEUED
     }
 
-    /// Returns when launches beyond the limit are allowed.
+    /// Returns the time at which launches beyond the limit become allowed.
     fn stuck_at(&self) -> Option<Instant> {
         self.moved.filter(|_| self.runs()).map(|moved| self.stuck.map_or(moved, |stuck| stuck.max(moved)) + STUCK)
     }
 
-    /// Whether a launch beyond the limit is allowed.
+    /// Returns whether a launch beyond the limit is allowed, and counts it.
     fn overflow(&mut self, now: Instant) -> bool {
         if self.stuck_at().is_some_and(|at| now >= at) {
             self.beyond = (2 * self.beyond).clamp(1, MOST_BEYOND);
@@ -86,7 +88,7 @@ impl Place {
         may
     }
 
-    /// Ends the turn for this worker; the arbiter knows already.
+    /// Ends the worker's turn in this state. The arbiter already knows that the turn has ended.
     fn lose_turn(&mut self) {
         (self.turn, self.yields, self.idle_since, self.queued) = (None, false, None, Duration::ZERO);
     }
@@ -95,18 +97,18 @@ impl Place {
 #[derive(Debug, Default)]
 pub struct Places {
     places: BTreeMap<u32, Place>,
-    /// The batch of each stream to which launches are added.
+    /// For each stream, the batch to which launches are added.
     open: HashMap<u64, Batch>,
     closed: HashMap<u64, Batch>,
     last_batch: u64,
     estimates: Estimates,
-    /// Messages to send.
+    /// The messages to send to the arbiter.
     pub said: Vec<Said>,
 }
 
 impl Places {
-    /// Whether a kernel may be launched. If not, notes that a turn is wanted; but not for a launch that would only wait
-    /// for work of an earlier turn.
+    /// Whether a kernel may be launched. If not, records that the worker wants a turn, unless the launch would only
+    /// wait for work of an earlier turn.
     pub fn may_launch(&mut self, device: u32, stream: u64, now: Instant) -> bool {
         let place = self.places.entry(device).or_default();
         let batches = self.closed.values().chain(self.open.get(&stream));
@@ -118,12 +120,12 @@ impl Places {
         may
     }
 
-    /// Notes that a launch waits for something other than its turn: it still wants the turn.
+    /// Records that the worker wants a turn for a launch that also waits for something else.
     pub fn want(&mut self, device: u32) {
         self.places.entry(device).or_default().wants = true;
     }
 
-    /// Notes work that was launched. Returns whether the batch of its stream should be closed.
+    /// Records work that was launched. Returns whether the batch of its stream should be closed.
     pub fn launched(&mut self, device: u32, stream: u64, work: Handle, now: Instant) -> bool {
         let place = self.places.entry(device).or_default();
         let Some(turn) = place.turn else { return false };
@@ -145,7 +147,8 @@ impl Places {
         batch.count >= MOST_IN_BATCH || (place.sharers && batch.expected >= BATCH)
     }
 
-    /// Closes the batch of a stream. Returns its number, which `complete` gets when all of it is complete.
+    /// Closes the batch of a stream. Returns its number, which is passed to `complete` when the whole batch is
+    /// complete.
     pub fn close(&mut self, stream: u64) -> Option<u64> {
         let batch = self.open.remove(&stream)?;
         self.last_batch += 1;
@@ -153,26 +156,26 @@ impl Places {
         Some(self.last_batch)
     }
 
-    /// Returns the streams whose batch should be closed: it can get no more launches or, if `resting`, gets none for
-    /// now.
+    /// Returns the streams whose batch should be closed: the batch can get no more launches or, if `resting` is set,
+    /// gets none for now.
     pub fn open(&self, resting: bool) -> Vec<u64> {
         let place = |batch: &Batch| self.places.get(&batch.device);
         let over = |batch: &Batch| place(batch).is_none_or(|place| place.yields || place.turn != Some(batch.turn));
         self.open.iter().filter(|(_, batch)| resting || over(batch)).map(|(stream, _)| *stream).collect()
     }
 
-    /// Completes the batches of a stream that is gone: nothing else will report them.
+    /// Completes the batches of a stream that was destroyed, because no one else will report them.
     pub fn forget(&mut self, stream: u64, now: Instant) {
         self.close(stream);
         let lost: Vec<_> = self.closed.iter().filter(|(_, b)| b.stream == stream).map(|(number, _)| *number).collect();
         lost.into_iter().for_each(|number| self.complete(number, now));
     }
 
-    /// Notes that a batch is complete.
+    /// Records that a batch is complete.
     pub fn complete(&mut self, number: u64, now: Instant) {
         let Some(batch) = self.closed.remove(&number) else { return };
         let Some(place) = self.places.get_mut(&batch.device) else { return };
-        // It began when it was launched, or when the work before it was complete.
+        // The batch began when it was launched, or when the work before it was complete.
         let began = place.moved.map_or(batch.since, |moved| moved.max(batch.since));
         place.began.get_or_insert(began);
         place.finished.extend(batch.launches);
@@ -191,12 +194,12 @@ impl Places {
         }
     }
 
-    /// Lets all waiting launches try again, and say again what they want.
+    /// Lets all waiting launches try again, which also request their turns again.
     pub fn retry(&mut self) {
         self.places.values_mut().for_each(|place| place.wants = false);
     }
 
-    /// Takes a message of the arbiter. Returns whether launches may be possible now that were not.
+    /// Handles a message of the arbiter. Returns whether launches may be possible that were not possible before.
     pub fn hear(&mut self, told: Told) -> bool {
         match told {
             Told::Begin => {
@@ -229,14 +232,14 @@ impl Places {
                         self.said.push(Said::Done { device, turn, more: false });
                     }
                 }
-                // Launches behind unfinished work want no turn.
+                // A launch that waits for unfinished work of an earlier turn wants no turn.
                 true
             }
         }
     }
 
-    /// Ends turns that have nothing more to do, and requests those that are wanted. `holds`: no launch that waits may
-    /// run.
+    /// Ends turns that have no more work, and requests the turns that are wanted. `holds` means that no waiting launch
+    /// may run.
     pub fn look(&mut self, now: Instant, holds: bool) {
         for (device, place) in &mut self.places {
             if let Some(began) = place.began.take() {
@@ -261,7 +264,7 @@ impl Places {
         }
     }
 
-    /// Returns the time until `look` or a waiting launch has something to do, if nothing happens before.
+    /// Returns the time until `look` or a waiting launch has something to do without another event, or `None`.
     pub fn patience(&self, now: Instant) -> Option<Duration> {
         let when = |place: &Place| {
             let idle = place.idle_since.map(|since| since + LINGER);
@@ -271,7 +274,7 @@ impl Places {
         self.places.values().filter_map(when).min().map(|at| at.saturating_duration_since(now))
     }
 
-    /// Whether a launch that was held back may go now, although nothing has completed.
+    /// Whether a launch that was held back may run now although nothing has completed.
     pub fn is_stuck(&self, now: Instant) -> bool {
         let waits = |place: &Place| place.wants && place.turn.is_some() && !place.yields && place.is_full();
         let stuck = |place: &Place| waits(place) && place.stuck_at().is_some_and(|at| now >= at);
@@ -290,7 +293,7 @@ mod tests {
         assert!(places.hear(Told::Turn { device: 0, turn, sharers: true }));
     }
 
-    /// Launches as many kernels as are allowed.
+    /// Launches as many kernels as are allowed. Returns their number.
     fn fill(places: &mut Places, now: Instant) -> u32 {
         let mut count = 0;
         while places.may_launch(0, 9, now) {
@@ -317,7 +320,7 @@ mod tests {
         turn(&mut places, 5);
         let first = fill(&mut places, now);
         assert!((1..=20).contains(&first), "an unknown kernel is queued {first} times");
-        // It learns that a kernel takes 10 us: two hundred of them are 2 ms.
+        // The estimates learn that a kernel takes 10 us. Two hundred such kernels take 2 ms.
         let mut at = now;
         for round in 0..100 {
             let Some(number) = (places.last_batch > round).then_some(round + 1) else { break };
@@ -362,7 +365,7 @@ mod tests {
         assert_eq!(places.patience(now), Some(LINGER));
         places.look(now + LINGER, false);
         assert_eq!(said(&mut places), [Said::Done { device: 0, turn: 5, more: false }]);
-        // A waiting launch is no reason to keep the turn while nothing may run.
+        // A waiting launch is not a reason to keep the turn while no launch may run.
         turn(&mut places, 6);
         places.hear(Told::Yield { device: 0, turn: 6 });
         assert!(!places.may_launch(0, 9, now));

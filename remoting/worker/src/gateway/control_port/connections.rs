@@ -1,4 +1,4 @@
-//! The open connections of the control port, and connections to the appliance's service for them.
+//! The open connections of the control port, and their connections to the appliance's service.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -13,19 +13,22 @@ use tokio_rustls::rustls::crypto;
 
 use crate::gateway::strangers::probation::Probation;
 
-/// The open connections, by the number under which the appliance knows them.
+/// The open connections, by the numbers that the appliance uses for them.
 #[derive(Debug)]
 pub struct Connections {
-    /// The appliance's socket.
+    /// The path of the appliance's socket.
     service: PathBuf,
-    /// The latest number. The first is random: neither an earlier gateway nor one on the same network has the same.
+    /// The number of the latest connection. The first number is random, so that it differs from those of an earlier
+    /// gateway or of another gateway on the same network.
     latest: AtomicU64,
     open: Mutex<HashMap<u64, Arc<Probation>>>,
 }
 
 impl Connections {
+    /// Creates the table without connections. `service` is the path of the appliance's socket.
+    ///
     /// # Errors
-    /// If the system has no random numbers.
+    /// Fails if the system has no random numbers.
     pub fn new(service: PathBuf) -> io::Result<Self> {
         let mut random = [0; size_of::<u64>()];
         let source = crypto::ring::default_provider().secure_random;
@@ -34,7 +37,7 @@ impl Connections {
         Ok(Connections { service, latest, open: Mutex::default() })
     }
 
-    /// Notes that a call has authenticated the connection. Ignores a connection that has ended meanwhile.
+    /// Marks the connection as authenticated by a call. Ignores a connection that has ended meanwhile.
     pub fn known(&self, number: u64) {
         let probation = self.locked().get(&number).cloned();
         if let Some(probation) = probation {
@@ -42,8 +45,8 @@ impl Connections {
         }
     }
 
-    /// Connects to the appliance's service. The socket's own address holds the number and the peer: gRPC gives the
-    /// service no other information about a caller.
+    /// Connects to the appliance's service. The address of the socket contains the number and the peer, because gRPC
+    /// gives the service no other information about a caller.
     pub fn connect(&self, number: u64, peer: impl Display) -> io::Result<UnixStream> {
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
@@ -62,7 +65,7 @@ impl Connections {
     }
 }
 
-/// Keeps an entry in [`Connections`] until it is dropped.
+/// A guard that removes its entry from [`Connections`] when it is dropped.
 pub struct Entry<'a>(&'a Connections, pub u64);
 
 impl<'a> Entry<'a> {

@@ -1,7 +1,7 @@
-//! The control port: `service` passes calls to the appliance's control service, and `connections` are those that are
-//! open.
+//! The control port: `service` passes calls to the appliance's control service, and `connections` has the open
+//! connections.
 //!
-//! `serving` starts it. It does not know what the calls mean.
+//! `serving` starts this port. This folder does not interpret the calls.
 
 pub mod connections;
 pub mod service;

@@ -1,5 +1,5 @@
-//! The control port. TLS ends here; the appliance's control service receives each connection on its Unix socket, and
-//! reports when a call has authenticated it.
+//! Serves the control port. TLS ends in the gateway. The appliance's control service receives each connection on its
+//! Unix socket, and reports when a call has authenticated the connection.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ pub async fn serve(
     }
 }
 
-/// Passes the calls of a connection to the service, which learns that `peer` makes them.
+/// Passes the calls of a connection to the service, and tells the service that they come from `peer`.
 pub async fn pass_on(
     gateway: &Gateway,
     socket: OwnedFd,

@@ -1,11 +1,11 @@
-//! Chooses which connection has to leave when there are too many. Pure.
+//! Chooses the connection that has to be closed when there are too many. Pure.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Connections in the order of their arrival, by peer. The newest always gets a place: it needs the place for
-/// milliseconds, and must not wait for idle connections. Another one leaves instead: the oldest of the same peer, if
-/// that peer has its share; otherwise the oldest of the peer that has most.
+/// The connections in the order of their arrival, by peer. A new connection always gets a place, because it needs the
+/// place only for milliseconds and must not wait for idle connections. Another connection is closed for it: the oldest
+/// of the same peer if that peer has its full share, and otherwise the oldest of the peer with the most connections.
 #[derive(Debug)]
 pub struct Crowd<T> {
     most: usize,
@@ -20,7 +20,7 @@ impl<T> Crowd<T> {
         Crowd { most, most_of_peer, peers: HashMap::new(), count: 0, next: 0 }
     }
 
-    /// Adds a connection. Returns the number of its place, and the connection that has to leave for it.
+    /// Adds a connection. Returns the number of its place, and the connection to be closed, if any.
     pub fn enter(&mut self, peer: IpAddr, connection: T) -> (u64, Option<T>) {
         let full = self.peers.get(&peer).is_some_and(|own| own.len() >= self.most_of_peer);
         let leaves = if full {
@@ -37,7 +37,7 @@ impl<T> Crowd<T> {
         (number, leaves)
     }
 
-    /// Gives a place back. Does nothing if its holder had to leave before.
+    /// Frees a place. Does nothing if the place was already given to another connection.
     pub fn leave(&mut self, peer: IpAddr, number: u64) {
         let Some(own) = self.peers.get_mut(&peer) else { return };
         let Some(at) = own.iter().position(|(other, _)| *other == number) else { return };
@@ -51,7 +51,7 @@ impl<T> Crowd<T> {
         Some(connection)
     }
 
-    /// Returns the peer with most connections; among equals, the one whose oldest connection came first.
+    /// Returns the peer with the most connections. Of several such peers, returns the one with the oldest connection.
     fn greediest(&self) -> Option<IpAddr> {
         let first = |own: &VecDeque<(u64, T)>| own.front().map_or(u64::MAX, |(number, _)| *number);
         let most = self.peers.iter().max_by_key(|(_, own)| (own.len(), u64::MAX - first(own)));
@@ -66,7 +66,7 @@ impl<T> Crowd<T> {
     }
 }
 
-/// Returns the peer whose connections count together: an IPv4 address, or the /64 network that an IPv6 host usually has
+/// Returns the peer that a connection is counted for: an IPv4 address, or the /64 network that an IPv6 host usually has
 /// to itself.
 pub fn peer_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

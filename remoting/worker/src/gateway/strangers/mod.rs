@@ -1,7 +1,8 @@
-//! Limits of unauthenticated connections: places (`probation`, `crowd`), time, and bytes (`ration`), within `limits`.
+//! Limits on unauthenticated connections: their places (`probation`, `crowd`), their time, and their bytes (`ration`).
+//! `limits` has the values.
 //!
-//! Both ports use it, so that one peer, or many, cannot lock others out.
-//! It knows nothing of what a connection carries.
+//! Both ports use this folder, so that peers, one or many, cannot lock others out. It does not interpret the bytes of a
+//! connection.
 
 mod crowd;
 pub mod limits;

@@ -1,4 +1,4 @@
-//! Probation: the time until a connection is authenticated, and its place until then.
+//! Probation: the time in which a connection must be authenticated, and the place that it occupies.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use crate::guard::defences::{Defence, stands};
 
 use super::crowd::{Crowd, peer_of};
 
-/// Connections of a port: unauthenticated (strangers) and authenticated (known) ones.
+/// The connections of a port, in two groups: unauthenticated (strangers) and authenticated (known).
 #[derive(Debug)]
 pub struct Door {
     patience: Duration,
@@ -19,7 +19,7 @@ pub struct Door {
     known: Mutex<Crowd<Arc<Notify>>>,
 }
 
-/// Limits on connections, in all and of one peer.
+/// Limits on the number of connections, in total and for one peer.
 #[derive(Debug, Clone, Copy)]
 pub struct Most {
     pub in_all: usize,
@@ -27,7 +27,7 @@ pub struct Most {
 }
 
 impl Door {
-    /// `patience` is the time limit for a connection to authenticate itself.
+    /// Creates a port without connections. `patience` is the time in which a connection must authenticate itself.
     pub fn new(patience: Duration, strangers: Most, known: Most) -> Arc<Self> {
         let patience = if stands(Defence::Patience) { patience } else { Duration::from_secs(3600) };
         let strangers = if stands(Defence::Crowd) { strangers } else { known };
@@ -37,12 +37,12 @@ impl Door {
 
     fn crowd(&self, known: bool) -> MutexGuard<'_, Crowd<Arc<Notify>>> {
         let crowd = if known { &self.known } else { &self.strangers };
-        // The methods of `Crowd` leave it whole at every point where they could panic.
+        // Every method of `Crowd` leaves it consistent at each point where the method could panic.
         crowd.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection's place at a port. It is a stranger's place until the connection is authenticated.
+/// A connection's place at a port. The place belongs to the strangers until the connection is authenticated.
 #[derive(Debug)]
 pub struct Probation {
     door: Arc<Door>,
@@ -50,7 +50,7 @@ pub struct Probation {
     deadline: Instant,
     leave: Arc<Notify>,
     passed: Notify,
-    /// The number of the place, and whether it is that of a known connection.
+    /// The number of the place, and whether the place belongs to the known connections.
     place: Mutex<(u64, bool)>,
 }
 
@@ -83,16 +83,17 @@ impl Probation {
         self.place().1
     }
 
-    /// Returns when the connection is authenticated.
+    /// Waits until the connection is authenticated.
     pub async fn proved(self: Arc<Self>) {
-        // Created before the check, so that a proof between the check and the wait counts.
+        // The future is created before the check, so that it notices an authentication between the check and the wait.
         let passed = self.passed.notified();
         if !self.is_known() {
             passed.await;
         }
     }
 
-    /// Returns the reason when the connection has to end: it was not authenticated in time, or there are too many.
+    /// Waits until the connection has to end, and returns the reason: it was not authenticated in time, or there are
+    /// too many connections.
     pub async fn over(&self) -> String {
         tokio::select! {
             () = self.late() => format!("did not prove within {} s whom it is for", self.door.patience.as_secs()),

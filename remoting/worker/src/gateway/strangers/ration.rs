@@ -9,14 +9,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::probation::Probation;
 
-/// Limit on one read while bytes are counted.
+/// Limit on the bytes of one read before the connection is authenticated.
 const PIECE: usize = 4096;
 
-/// Reads no more than its ration until the connection is authenticated; further bytes wait in the network, and so does
-/// their sender. The protocol on top, TLS or HTTP/2, therefore buffers no more than that of an unauthenticated peer.
+/// A stream that reads no more than its ration of bytes until the connection is authenticated. Further bytes stay in
+/// the socket, and their sender has to wait. Therefore TLS or HTTP/2 cannot buffer more of an unauthenticated peer.
 pub struct Rationed<S> {
     inner: S,
-    /// Bytes left, and the probation that ends the limit; `None` once it has ended.
+    /// The bytes left, and the probation whose end removes the limit. `None` after the limit was removed.
     left: Option<(usize, Arc<Probation>)>,
     proved: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }

@@ -1,4 +1,4 @@
-//! The state of each mirror at the client, and the work that waits for a newer state.
+//! The client's state of each mirror, and the messages that wait until a newer state has been read.
 
 use super::plan::{self, Group, Place, Window};
 use crate::driver::{Code, Driver, Result};
@@ -12,31 +12,31 @@ use std::rc::Rc;
 pub(super) struct Mirror {
     pub(super) add: MirrorAdd,
     stream_id: u64,
-    /// The client's state, except for its changes that it has not sent.
+    /// The client's copy of the bytes, without changes that the client has not sent yet.
     base: Vec<u8>,
-    /// Ranges that the client changed since the current reading began.
+    /// The ranges that the client changed since the current reading began.
     pub(super) changed: Vec<Range<usize>>,
-    /// The driver does not report writes to it.
+    /// Whether the driver does not report writes to this mirror.
     is_unnoted: bool,
 }
 
 impl Mirror {
-    /// Returns the whole mirror as a place to read.
+    /// Returns the place that covers the whole mirror.
     pub(super) fn place(&self) -> Place {
         let MirrorAdd { mirror, context, address, size } = self.add;
         Place { mirror, context, stream_id: self.stream_id, address, stretch: 0..size as usize }
     }
 }
 
-/// Plan for reading mirrors, valid until one is added or ends.
+/// A plan for reading mirrors. It is valid until a mirror is added or removed.
 struct Plan {
-    /// Mirrors for which the driver reports what was written.
+    /// The groups of mirrors for which the driver reports writes.
     groups: Vec<Group>,
-    /// All other mirrors.
+    /// The windows that read all other mirrors.
     windows: Vec<Rc<Window>>,
 }
 
-/// A message from which the client may conclude that the device has written to a mirror.
+/// A message that lets the client conclude that the device may have written to a mirror.
 pub struct Told {
     pub seq: u64,
     pub code: Code,
@@ -44,9 +44,9 @@ pub struct Told {
 }
 
 pub(super) enum Then {
-    /// Send the differences to the client, then these messages.
+    /// Send the differences to the client, and then these messages.
     Tell(Vec<Told>),
-    /// Take the bytes as the client's state, then answer its command.
+    /// Store the bytes as the client's state, and then answer the command with this number.
     Answer(u64),
 }
 
@@ -56,7 +56,8 @@ pub(super) struct Reading {
     pub(super) then: Then,
 }
 
-/// The last command whose changes were carried out in a context, and the last one that the client was told of.
+/// For a context, the last command whose changes were applied, and the last such command that was reported to the
+/// client.
 #[derive(Default, Clone, Copy)]
 pub(super) struct Applied {
     pub(super) last: u64,
@@ -65,17 +66,17 @@ pub(super) struct Applied {
 
 #[derive(Default)]
 pub struct Mirrors {
-    /// By the client's numbers.
+    /// The mirrors, by the client's numbers.
     pub(super) all: BTreeMap<u64, Mirror>,
     pub(super) applied: BTreeMap<u64, Applied>,
-    /// Whether the program's streams may have written since the last reading began.
+    /// Whether the program's streams may have written to mirrors since the last reading began.
     pub(super) is_dirty: bool,
-    /// Whether mirrors are to be read although nothing waits for it.
+    /// Whether mirrors are to be read although no message waits for it.
     pub(super) is_wanted: bool,
     pub(super) waiting: Vec<Told>,
     pub(super) added: VecDeque<(u64, u64)>,
     pub(super) reading: Option<Reading>,
-    /// Mirrors for which it is unknown what may have been written.
+    /// The mirrors with unknown writes, which must be read as a whole.
     unknown: BTreeSet<u64>,
     plan: Option<Plan>,
 }
@@ -85,19 +86,20 @@ impl Mirrors {
         self.all.is_empty()
     }
 
-    /// Whether the stream carries changes: it belongs to the client's library, not to the program.
+    /// Whether the stream carries the client's changes of mirrors. Such a stream belongs to the client's library and
+    /// not to the program.
     pub(super) fn is_carrier(&self, stream_id: u64) -> bool {
         self.all.values().any(|mirror| mirror.stream_id == stream_id)
     }
 
-    /// Notes that a stream was given work.
+    /// Records that a stream was given work, which may write to mirrors.
     pub fn note_work(&mut self, stream_id: u64) {
         if !self.is_dirty && !self.all.is_empty() && !self.is_carrier(stream_id) {
             self.is_dirty = true;
         }
     }
 
-    /// Whether messages from which the client concludes something must wait until mirrors have been read.
+    /// Whether messages that let the client conclude something must wait until mirrors have been read.
     pub fn holds_back(&self) -> bool {
         let tells = matches!(self.reading, Some(Reading { then: Then::Tell(_), .. }));
         !self.all.is_empty() && (self.is_dirty || tells || !self.waiting.is_empty())
@@ -107,24 +109,27 @@ impl Mirrors {
         self.waiting.push(told);
     }
 
-    /// Whether nothing is being read, and nothing waits for a reading.
+    /// Whether no mirror is being read, and no message waits for that.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.reading.is_none() && self.added.is_empty() && !self.is_wanted
     }
 
-    /// Whether the client knows everything that the device may have written. If not, a reading will follow.
+    /// Whether the client knows everything that the device may have written. If this returns false, a reading follows.
     pub fn settle(&mut self) -> bool {
         self.is_wanted |= self.is_dirty && !self.all.is_empty();
         self.is_idle()
     }
 
-    /// Returns all mirrors, as the commands that create them, with their streams.
+    /// Returns all mirrors as the commands that create them, with the numbers of their streams.
     pub fn list(&self) -> Vec<(u64, MirrorAdd)> {
         self.all.values().map(|mirror| (mirror.stream_id, mirror.add.clone())).collect()
     }
 
+    /// Adds a mirror.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for a number that is taken, `CUDA_ERROR_OUT_OF_MEMORY` beyond `most` bytes.
+    /// `CUDA_ERROR_INVALID_VALUE` if the number is in use, `CUDA_ERROR_OUT_OF_MEMORY` if all mirrors together would
+    /// exceed `most` bytes.
     pub(super) fn add(&mut self, seq: u64, stream_id: u64, add: &MirrorAdd, most: u64) -> Result<()> {
         let bytes: u64 = self.all.values().map(|mirror| mirror.add.size).sum();
         if self.all.contains_key(&add.mirror) || add.size == 0 {
@@ -142,7 +147,7 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Ends a mirror. Returns the stream that may be reading it.
+    /// Removes a mirror. Returns the stream that may still be reading it.
     pub(super) fn end(&mut self, mirror: u64) -> Option<u64> {
         let ended = self.all.remove(&mirror)?;
         self.unknown.remove(&mirror);
@@ -163,17 +168,18 @@ impl Mirrors {
         self.applied.remove(&context);
     }
 
-    /// Notes that all changes up to this command were carried out by another worker.
+    /// Records that another worker has applied all changes up to this command.
     pub fn set_applied(&mut self, seq: u64) {
         for mirror in self.all.values() {
             self.applied.insert(mirror.add.context, Applied { last: seq, told: 0 });
         }
     }
 
-    /// Records a change by the client. Returns its address; `None` if the mirror has ended.
+    /// Records a change that the client made. Returns the device address of the changed bytes, or `None` if the mirror
+    /// was removed.
     ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` for bytes outside of the mirror, or in another context.
+    /// `CUDA_ERROR_INVALID_VALUE` if the bytes are outside of the mirror, or if the mirror is in another context.
     pub(super) fn change(&mut self, context: u64, mirror: u64, run: &MirrorRun, bytes: &[u8]) -> Result<Option<u64>> {
         let Some(mirror) = self.all.get_mut(&mirror) else { return Ok(None) };
         let (at, reads) = (usize::try_from(run.at).unwrap_or(usize::MAX), self.reading.is_some());
@@ -186,7 +192,7 @@ impl Mirrors {
         Ok(Some(mirror.add.address + run.at))
     }
 
-    /// Makes a plan for the current mirrors.
+    /// Returns a plan for the current mirrors.
     fn plan(&self, is_mapped: impl Fn(u64, u64) -> bool) -> Plan {
         let (unnoted, noted): (Vec<_>, Vec<_>) = self.all.values().partition(|mirror| mirror.is_unnoted);
         let (groups, mut rest) = plan::groups(noted.into_iter().map(Mirror::place).collect(), &is_mapped);
@@ -194,7 +200,7 @@ impl Mirrors {
         Plan { groups, windows: plan::windows(rest, between(&is_mapped)) }
     }
 
-    /// Returns the windows to read, of all mirrors.
+    /// Returns the windows of all mirrors that may have been written.
     pub(super) fn windows_to_read(
         &mut self,
         driver: &Driver,
@@ -222,12 +228,12 @@ impl Mirrors {
         windows
     }
 
-    /// Notes that nothing is known of the mirrors in a window that was not read.
+    /// Records that a window could not be read, so that the writes to its mirrors are unknown.
     pub(super) fn forget_reading(&mut self, window: &Window) {
         self.unknown.extend(window.parts.iter().map(|part| part.mirror));
     }
 
-    /// Takes the bytes of a buffer as the client's state.
+    /// Stores the bytes of a buffer as the client's state.
     pub(super) fn fill(&mut self, window: &Window, bytes: &[u8]) {
         for part in &window.parts {
             let read = bytes.get(part.from..part.from + part.len);
@@ -238,8 +244,8 @@ impl Mirrors {
         }
     }
 
-    /// Returns the differences between a buffer and the client's state, and updates the state: the client will receive
-    /// them. Bytes that the client changed meanwhile stay as they are until the next reading.
+    /// Returns the differences between a buffer and the client's state, and updates the state, because the client will
+    /// receive them. Bytes that the client changed meanwhile are left out until the next reading.
     pub(super) fn differ(&mut self, window: &Window, bytes: &[u8]) -> (Vec<MirrorPart>, Vec<u8>) {
         let (mut parts, mut tail) = (Vec::new(), Vec::new());
         for part in &window.parts {
@@ -269,8 +275,8 @@ impl Mirrors {
     }
 }
 
-/// Returns a test whether one piece of memory covers a gap between two mirrors, the byte before it and the byte after
-/// it.
+/// Returns a function of the address and the length of a gap between two mirrors. The function returns whether one
+/// piece of memory contains the gap, the byte before the gap and the byte after it.
 pub(super) fn between(is_mapped: impl Fn(u64, u64) -> bool) -> impl Fn(u64, u64) -> bool {
     move |gap, len| is_mapped(gap - 1, len + 2)
 }

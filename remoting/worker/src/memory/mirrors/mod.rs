@@ -1,8 +1,8 @@
-//! Mirrors: device memory of which the client has a copy. The worker keeps the client's state of each (`known`), so
-//! that it sends only bytes that the device has changed since. `reading` reads mirrors on the GPU.
+//! Mirrors: device memory of which the client has a copy. The worker stores the client's state of each mirror
+//! (`known`), so that it sends only bytes that the device has changed since. `reading` reads mirrors from the GPU.
 //!
-//! `plan` computes how mirrors are read with few copies (pure). Called by `session::commands`. The program's own memory
-//! is the client's business (`client/src/memory/mapped`).
+//! `plan` computes how to read mirrors with few copies (pure). `session::commands` calls this folder. The client
+//! manages the program's own memory (`client/src/memory/mapped`).
 
 mod known;
 pub mod plan;

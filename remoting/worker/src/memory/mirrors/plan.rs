@@ -1,26 +1,27 @@
-//! Plan for reading mirrors: as few copies and buffers as their addresses allow. Also groups mirrors for which the
-//! driver is asked at once what was written. Pure.
+//! Plans how to read mirrors with as few copies and buffers as their addresses allow. It also groups mirrors, so that
+//! one query tells which parts of a group were written. Pure.
 
 use driverapi::written::PAGE;
 use protocol::BULK_CHUNK;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Largest gap between two mirrors in the same memory that is read with them.
+/// The largest gap in bytes between two mirrors in the same memory that one copy reads together.
 const GAP: u64 = 16 << 10;
-/// Limit on the copies of one window: a driver's stream takes about 1,024 before it blocks.
+/// Limit on the copies of one window. The stream of a driver takes about 1,024 operations before it blocks.
 const MOST_SPANS: usize = 96;
-/// Smallest group for which the driver is asked what was written: fewer bytes are read sooner.
+/// The size in bytes of the smallest group for which the driver is asked about writes. Reading fewer bytes is faster
+/// than asking.
 const LEAST_NOTED: u64 = 8 * PAGE as u64;
 
-/// A mirror's address, the stretch of it to read, and the stream that reads it.
+/// The part of a mirror to read, the address of the mirror, and the stream that reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub mirror: u64,
     pub context: u64,
     pub stream_id: u64,
     pub address: u64,
-    /// The offsets to read.
+    /// The range of offsets in the mirror to read.
     pub stretch: Range<usize>,
 }
 
@@ -33,15 +34,15 @@ impl Place {
         self.address + self.stretch.end as u64
     }
 
-    /// Returns the part of it in this range of addresses.
+    /// Returns the part of this place in a range of addresses, or `None` if they do not overlap.
     fn within(&self, part: &Range<u64>) -> Option<Place> {
         let (start, end) = (self.start().max(part.start), self.end().min(part.end));
         let stretch = || (start - self.address) as usize..(end - self.address) as usize;
         (start < end).then(|| Place { stretch: stretch(), ..self.clone() })
     }
 
-    /// Returns its pages: also those that it covers only in part, if all of them are mapped (`is_mapped`); else whole
-    /// pages only.
+    /// Returns the pages of this place. If they are all mapped (`is_mapped`), pages that it covers only in part are
+    /// included. Otherwise only whole pages are returned.
     pub fn pages(&self, is_mapped: impl Fn(u64, u64) -> bool) -> Range<u64> {
         let (page, start, end) = (PAGE as u64, self.start(), self.end());
         let all = start / page * page..end.next_multiple_of(page);
@@ -49,24 +50,24 @@ impl Place {
     }
 }
 
-/// Adjacent mirrors: the driver is asked for all at once what was written.
+/// A group of adjacent mirrors. One query asks the driver which parts of the group were written.
 pub struct Group {
     pages: Range<u64>,
-    /// By address.
+    /// The mirrors of the group, sorted by address.
     pub members: Vec<Place>,
-    /// Parts of the members outside of the pages.
+    /// The parts of the members outside of the pages.
     edges: Vec<Place>,
     was_asked: bool,
 }
 
 impl Group {
-    /// Returns the places that may have been written since the last call; `None` if the driver does not say. `written`
-    /// asks the driver about whole pages.
+    /// Returns the places that may have been written since the last call, or `None` if the driver cannot tell.
+    /// `written` asks the driver about whole pages.
     pub fn suspects<E>(&mut self, written: impl Fn(Range<u64>) -> Result<Vec<Range<u64>>, E>) -> Option<Vec<Place>> {
         let found = if std::mem::replace(&mut self.was_asked, true) {
             written(self.pages.clone()).ok()?
         } else {
-            // For some pages the driver may have been asked before. New pages all count as written.
+            // The driver may have been asked about some of these pages before. New pages all count as written.
             let (mut found, mut start) = (Vec::new(), self.pages.start);
             for member in &self.members {
                 let end = member.end().next_multiple_of(PAGE as u64).min(self.pages.end);
@@ -86,7 +87,7 @@ impl Group {
     }
 }
 
-/// Groups the mirrors at these places. Also returns the places that are in no group.
+/// Groups the mirrors at these places. Also returns the places that belong to no group.
 pub fn groups(mut places: Vec<Place>, is_mapped: impl Fn(u64, u64) -> bool) -> (Vec<Group>, Vec<Place>) {
     places.sort_by_key(|place| place.address);
     let mut all: Vec<Group> = Vec::new();
@@ -111,7 +112,7 @@ pub fn groups(mut places: Vec<Place>, is_mapped: impl Fn(u64, u64) -> bool) -> (
     (large, small.into_iter().flat_map(|group| group.members).collect())
 }
 
-/// A stretch of a mirror, and its offset (`from`) in a buffer.
+/// A part of a mirror, and its offset (`from`) in a buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     pub mirror: u64,
@@ -126,7 +127,7 @@ impl Part {
     }
 }
 
-/// One copy.
+/// A copy that reads adjacent parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     pub address: u64,
@@ -149,12 +150,13 @@ impl Window {
         Window { context: place.context, stream_id: place.stream_id, spans: Vec::new(), parts: Vec::new(), len: 0 }
     }
 
-    /// Adds a stretch of a mirror, to the last copy if the gap may be read too. False if the window cannot take it.
+    /// Adds a part of a mirror to the window. The last copy is extended if the gap before the part may be read too.
+    /// Returns false if the window is full.
     fn take(&mut self, place: &Place, at: usize, len: usize, is_mapped: impl Fn(u64, u64) -> bool) -> bool {
         let address = place.address + at as u64;
         let end = self.spans.last().map(|span| span.address + span.len as u64);
         let gap = end.and_then(|end| address.checked_sub(end).filter(|gap| *gap <= GAP).map(|gap| (end, gap)));
-        // Neighbours may be in two pieces of memory, such as variables of two modules.
+        // Neighbours may be in two pieces of memory, such as the variables of two modules.
         let gap = gap.filter(|(end, gap)| is_mapped(*end, *gap)).map(|(_, gap)| gap as usize);
         let room = self.len + gap.unwrap_or(0) + len <= BULK_CHUNK;
         if self.context != place.context || self.stream_id != place.stream_id || !room {
@@ -173,7 +175,8 @@ impl Window {
         true
     }
 
-    /// Returns what is left without a mirror that has ended and whose memory may be gone: a window for each stretch.
+    /// Returns windows for the parts of the other mirrors, one for each part. The memory of `mirror`, which was
+    /// removed, may be gone.
     pub fn without(self: Rc<Window>, mirror: u64, places: &[Place]) -> Vec<Rc<Window>> {
         if self.parts.iter().all(|part| part.mirror != mirror) {
             return vec![self];
@@ -189,8 +192,8 @@ impl Window {
     }
 }
 
-/// Returns the windows for mirrors at these places. `is_mapped`: whether one piece of memory has these bytes, the one
-/// before and the one after them.
+/// Returns windows that read the mirrors at these places. `is_mapped` says whether one piece of memory contains a range
+/// of bytes, the byte before it and the byte after it.
 pub fn windows(mut places: Vec<Place>, is_mapped: impl Fn(u64, u64) -> bool) -> Vec<Rc<Window>> {
     places.sort_by_key(|place| (place.context, place.stream_id, place.address + place.stretch.start as u64));
     let mut all: Vec<Window> = Vec::new();
@@ -218,7 +221,7 @@ mod tests {
         Place { mirror, context: 1, stream_id: 2, address, stretch: 0..size }
     }
 
-    /// Every byte of every mirror, as (mirror, offset), and the address that it is read from.
+    /// Returns every byte of every mirror as (mirror, offset), and the address that it is read from.
     fn read(windows: &[Rc<Window>]) -> Vec<(u64, usize, u64)> {
         let mut all = Vec::new();
         for window in windows {
@@ -286,7 +289,7 @@ mod tests {
         assert!(left.iter().flat_map(|window| &window.spans).all(|span| span.len == 64));
     }
 
-    /// Mirrors of a page, of parts of pages, next to each other, and apart.
+    /// Returns mirrors of a page, of parts of pages, next to each other, and apart.
     fn scattered() -> Vec<Place> {
         let mut all: Vec<Place> = (0..104).map(|i| place(i, 0x10_0000 + 0x1000 * i, 4096)).collect();
         all.extend((0..30).map(|i| place(200 + i, 0x30_0000 + 0x600 * i, 0x500)));
@@ -294,7 +297,7 @@ mod tests {
         all
     }
 
-    /// One piece of memory has the third mirror with a part of a page at its end, and nothing behind it.
+    /// Simulates a piece of memory that contains the third mirror, a part of a page at its end, and nothing after it.
     fn is_mapped(start: u64, len: u64) -> bool {
         (0x10_0000..0x70_0800).contains(&start) && start + len <= 0x60_6000
     }

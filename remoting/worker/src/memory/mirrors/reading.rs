@@ -1,7 +1,7 @@
-//! Reads mirrors before the client gets a message from which it may conclude that the device has written to them.
+//! Reads mirrors before the client gets a message that lets it conclude that the device has written to them.
 //!
-//! They are read on the streams that carry the client's changes, so that no work of the program delays them. One
-//! reading serves all messages that waited when it began; later messages wait for the next one.
+//! Mirrors are read on the streams that carry the client's changes, so that the program's work does not delay the
+//! reading. One reading serves all messages that waited when it began. Later messages wait for the next reading.
 
 use super::known::{Mirror, Reading, Then, Told, between};
 use super::plan::{self, Window};
@@ -15,9 +15,9 @@ use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 use protocol::{BULK_CHUNK, MIRROR_RUNS, Message, MirrorAdd, MirrorChanges, MirrorEnd, MirrorsTold};
 use std::rc::Rc;
 
-/// Limit on the windows that are being read.
+/// Limit on the windows that are being read at the same time.
 const UNDER_WAY: usize = 2;
-/// Nothing more is read while the client leaves so much unread.
+/// The number of bytes that the client may leave unread. Beyond it, no more mirrors are read.
 const AHEAD: usize = 4 << 20;
 
 impl Session {
@@ -72,13 +72,13 @@ impl Session {
         Ok(Outcome::Done)
     }
 
-    /// Ends a mirror. Its memory may be unmapped when this returns.
+    /// Removes a mirror. The caller may unmap its memory afterwards.
     pub fn mirror_end(&mut self, c: &MirrorEnd) -> Result<()> {
         let Some(stream_id) = self.mirrors.end(c.mirror) else { return Ok(()) };
         let reads = self.mirrors.reading.as_ref().is_some_and(|reading| reading.under_way > 0);
         let entries = &self.streams.get(stream_id)?.entries;
         match entries.iter().rev().find_map(|entry| entry.event.clone()).filter(|_| reads) {
-            // Only small copies of this worker precede it.
+            // The reading waits only for small copies of this worker.
             Some(event) => {
                 self.current.set(&self.driver, event.context())?;
                 self.driver.event_synchronize(event.handle)
@@ -118,7 +118,8 @@ impl Session {
         if let Some((seq, id)) = self.mirrors.added.pop_front() {
             let place = self.mirrors.all.get(&id).map(Mirror::place);
             if let Some(place) = &place {
-                // From now on the driver reports writes to the mirror's own pages, without earlier ones.
+                // From now on the driver reports writes to the pages that belong only to this mirror. Earlier writes
+                // are not reported.
                 let pages = place.pages(|_, _| false);
                 let _ = self.driver.written(pages.start, pages.end.saturating_sub(pages.start));
             }
@@ -144,7 +145,7 @@ impl Session {
         Some(Reading { windows, under_way: 0, then })
     }
 
-    /// Gives the copies of a window to the driver; false if there is no room for them now.
+    /// Gives the copies of a window to the driver. Returns false if the stream has no room or no buffer is free.
     fn read_window(&mut self, window: &Rc<Window>) -> Result<bool> {
         let Some(stream) = self.begin(window.stream_id)? else { return Ok(false) };
         let Some(buffer) = self.buffer(window.context, window.len)? else { return Ok(false) };
@@ -157,7 +158,7 @@ impl Session {
             }
         }
         let read = Action::MirrorsRead { window: Rc::clone(window), buffer, failed };
-        // The entry follows even after an error, which it reports.
+        // The entry is added even after an error, and reports that error.
         let _ = self.entry(window.stream_id, 0, read);
         Ok(true)
     }

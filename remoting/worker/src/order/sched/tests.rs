@@ -1,11 +1,11 @@
-//! The scheduler against the definition of its modes, pair by pair.
+//! Tests the scheduler against the definition of its modes, for every pair of modes.
 
 use super::{Mode, Scheduler};
 use std::collections::{BTreeMap, BTreeSet};
 
 type Keys = Vec<(u8, Mode)>;
 
-/// The table in `Mode`'s comment, for two commands in one key.
+/// Returns the entry of the table in `Mode`'s documentation for two commands in one key.
 fn pair_waits(later: Mode, earlier: Mode) -> bool {
     match earlier {
         Mode::Exclusive => true,
@@ -18,7 +18,7 @@ fn waits(later: &Keys, earlier: &Keys) -> bool {
     later.iter().any(|(k, m)| earlier.iter().any(|(k2, m2)| k == k2 && pair_waits(*m, *m2)))
 }
 
-/// A small generator with a fixed recurrence, so that a failing seed can be repeated.
+/// A small pseudorandom generator with a fixed recurrence, so that a failing seed can be repeated.
 struct Random(u64);
 impl Random {
     fn below(&mut self, n: u64) -> u64 {
@@ -27,7 +27,8 @@ impl Random {
     }
 }
 
-/// The oracle: a command may run when none of the open earlier ones that it must wait for is left.
+/// Decides independently of the scheduler: a command may run when no earlier open command is left that it must wait
+/// for.
 fn allowed(seq: u64, open: &BTreeMap<u64, Keys>, barriers: &BTreeSet<u64>) -> bool {
     open.range(..seq).all(|(earlier, keys)| !waits(&open[&seq], keys) && !barriers.contains(earlier))
 }
@@ -57,7 +58,7 @@ fn commands_run_exactly_when_the_definition_allows() {
             if now {
                 runnable.insert(seq);
             }
-            // One barrier at a time, as in the session.
+            // At most one barrier is open at a time, as in a session.
             if random.below(40) == 0 && barriers.is_empty() {
                 scheduler.set_barrier(seq);
                 barriers.insert(seq);
