@@ -1,7 +1,8 @@
-"""Measures moves of a session in torch mode, with an almost empty device and with MIB on it.
+"""Measures the time of two moves of a session in torch mode.
 
-Usage: `python moving.py MIB THERE BACK`, where THERE and BACK are environments. Prints the seconds of a move, and the
-additional seconds for each GiB.
+Usage: `python moving.py MIB THERE BACK`, where THERE and BACK are environments. The device is almost empty in the move
+to THERE, and has MIB mebibytes in the move to BACK. Prints JSON with the seconds of the first move, and the additional
+seconds for each GiB.
 """
 
 import json
@@ -16,7 +17,7 @@ _PIECE_MIB = 16
 
 
 def move(environment: str, tensors: list[torch.Tensor]) -> float:
-    """Moves the session to that environment and checks the tensors. Returns the seconds."""
+    """Moves the session to `environment` and checks the tensors. Returns the seconds of the move."""
     before = [tensor.sum().item() for tensor in tensors]
     began = time.perf_counter()
     session.current().switch(environment=environment)

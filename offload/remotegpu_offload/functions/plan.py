@@ -71,7 +71,10 @@ class Plan:
         return sent, sent_keywords, self._changed(arguments, keywords, positions)
 
     def about_argument(self, error: CrossingError) -> CrossingError:
-        """Returns the error with the argument's name instead of its path in the message."""
+        """Returns the error with the argument's position and name in place of the first part of its path.
+
+        An argument that is passed by keyword has only a name. Returns an error that is not about an argument unchanged.
+        """
         found = _PLACE.match(error.path)
         if found is None:
             return error

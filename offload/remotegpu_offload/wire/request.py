@@ -57,8 +57,10 @@ class Request:
         return self._answered
 
     def reply(self, header: dict[str, Any], buffers: Sequence[Buffer] = ()) -> None:
-        """Sends the answer. Thread-safe. Does nothing for a notice, after an earlier answer, or if the other side is
-        lost."""
+        """Sends the answer. Does nothing for a notice, after an earlier answer, or if the other side is lost.
+
+        May be called on any thread, by one thread at a time.
+        """
         self._answer(Kind.REPLY, header, buffers)
 
     def fail(self, error: str, **details: Any) -> None:

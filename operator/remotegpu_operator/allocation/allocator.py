@@ -75,7 +75,10 @@ class Allocator:
 
     @property
     def next_change(self) -> float:
-        """The time from which `settle` may return new decisions without any other change, in seconds since 1970."""
+        """The time from which `settle` may return new decisions without any other change, in seconds since 1970.
+
+        Infinity if there is no such time.
+        """
         return self._waits.next_change
 
     def set_pool(

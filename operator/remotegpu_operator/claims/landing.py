@@ -15,9 +15,10 @@ _PLUGINS: Final = f"{NAME_LABEL}=remotegpu,{COMPONENT_LABEL}=deviceplugin"
 
 class Landing:
     def __init__(self, api: Api, namespace: str, on_change: Callable[[], None], on_node: Callable[[str], None]) -> None:
-        """`on_change` is called after each change of a node or device plugin.
+        """`on_change` is called after each change of a device plugin or a node.
 
-        `on_node` is called with the name of each node that was added or removed, or whose labels or taints changed.
+        `on_node` is called with the name of each changed node. A node has changed if it was added or removed, or if its
+        labels, its taints or its resource for GPU shares changed.
         """
         self._on_change = on_change
         self._on_node = on_node

@@ -34,7 +34,10 @@ class Resizes:
         self._attempts.forget(uid)
 
     def next(self, claim: GPUClaim, now: str) -> ClaimStatus:
-        """Returns the next status of a claim that has a share and is not moving."""
+        """Begins, continues or ends the resize of a claim that has a share and is not moving.
+
+        Holds the GPUs of a new resize in the allocator. Returns the next status of the claim.
+        """
         if claim.status.resize:
             return self._follow(claim, now)
         if self._attempts.too_early(claim):

@@ -310,7 +310,8 @@ impl Kernel<'_> {
         self.launch_grid([1; 3], [1; 3], &[address, 1])
     }
 
-    /// Launches a grid. The kernel gets the low bytes of each parameter, as many as its type has.
+    /// Launches a grid, asynchronously. Each parameter of the kernel gets the low bytes of its u64, as many as the
+    /// parameter has in the kernel.
     pub fn launch_grid(&self, grid: [u32; 3], block: [u32; 3], parameters: &[u64]) -> Result<(), String> {
         let mut addresses: Vec<_> = parameters.iter().map(|value| (&raw const *value).cast_mut().cast()).collect();
         let Session { driver, stream, .. } = self.session;

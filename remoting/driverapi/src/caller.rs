@@ -104,7 +104,7 @@ fn this_threads_name() -> String {
     std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default()
 }
 
-/// The name of the refused feature for error messages.
+/// The description of NCCL with several ranks, for the error messages of refused calls.
 pub const SEVERAL_RANKS: &str = concat!(
     "NCCL among ranks that do not reach each other's GPU memory (its kernels would wait for this machine's CPU; ",
     "for GPUs of one appliance NCCL_P2P_LEVEL has to be SYS, for others use gloo)",

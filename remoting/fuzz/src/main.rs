@@ -1,5 +1,5 @@
-//! Runs every decoder on mutated seeds for `REMOTEGPU_FUZZ_SECONDS` (30) each, each in a process of its own. An input is
-//! found guilty if the process ends (a panic, a signal, one allocation beyond 64 MiB) or takes longer than a second.
+//! Runs every decoder on mutated seeds, in a process of its own, for `REMOTEGPU_FUZZ_SECONDS` seconds (default 30). An
+//! input fails if the process ends (a panic, a signal, one allocation beyond 64 MiB) or takes longer than a second.
 //!
 //!     cargo run --release --manifest-path remoting/fuzz/Cargo.toml [-- NAME [INPUT_FILE] | --write-seeds FOLDER]
 
@@ -74,7 +74,10 @@ fn write_seeds(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs as many processes at a time as there are processors.
+/// Mutates the seeds of each target in a process of its own, with at most one process for each processor at a time.
+///
+/// # Errors
+/// The failures of all targets, or the first process that cannot be started or read.
 fn run_all(mut waiting: Vec<&'static Target>) -> Result<(), String> {
     let at_once = std::thread::available_parallelism().map_or(1, usize::from);
     let (mut running, mut failures): (Vec<Run>, Vec<String>) = (Vec::new(), Vec::new());
@@ -109,7 +112,7 @@ impl Run {
         Ok(Run { target, progress, child: child.map_err(|error| error.to_string())? })
     }
 
-    /// Itself if it still runs; else the failure, if it is one.
+    /// Returns the process itself if it still runs. Otherwise returns its failure, or `None` if it has succeeded.
     fn finished(mut self) -> Result<Result<Run, Option<String>>, String> {
         let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? else { return Ok(Ok(self)) };
         let number = std::fs::read(&self.progress).ok().and_then(|bytes| bytes.first_chunk().copied());

@@ -4,10 +4,10 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 pub const PREFACE_BYTES: usize = 52;
-/// The length of the data after the preface of a connection that resumes a session: epoch and received.
+/// The length in bytes of `epoch` and `received`, which follow the preface of a [`PrefaceKind::Resume`] connection.
 pub const RESUME_BYTES: usize = 16;
 
-/// The length of the data after the preface of a stripe: its number.
+/// The length in bytes of a stripe's number, which follows the preface.
 pub const STRIPE_BYTES: usize = 8;
 
 /// The first four bytes of the preface of a [`PrefaceKind::Memory`] connection.

@@ -67,7 +67,11 @@ Change = Listed | Changed | Deleted | Unreachable
 
 
 async def follow(api: client.CustomObjectsApi, plural: str, **selectors: str) -> AsyncIterator[Change]:
-    """Yields a list, then each change, without end. `selectors` are field_selector and label_selector."""
+    """Yields a list of all objects, then each change, without end.
+
+    After a failed list or watch, yields `Unreachable`, and later a new list. An expired version (HTTP status 410) gives
+    only a new list. `selectors` may have `field_selector` and `label_selector`.
+    """
     pause, version, stale = _FIRST_PAUSE_SECONDS, "", 0
     while True:
         try:

@@ -51,7 +51,8 @@ fn start(table: Table) -> &'static Mode {
     mode
 }
 
-/// Resets the mode in a forked process, so that it opens a file of its own.
+/// Resets the mode in a forked process. The next call in this process chooses the mode again and opens the file that
+/// [`of_process`] returns.
 extern "C" fn in_child() {
     MODE.store(ptr::null_mut(), Ordering::Release);
 }
@@ -68,8 +69,8 @@ fn choose(table: Table) -> Result<Mode, String> {
     Ok(Mode::Record(Box::new(Recorder::create(&of_process(file), below, contents, times)?)))
 }
 
-/// Returns the file of this process. The first process that calls the driver uses the given name; others append their
-/// process number.
+/// Returns the file of this process. If `REMOTEGPU_TRACE_CLAIMS` is set, the first process that calls the driver uses
+/// the given name, and each later process appends a number of its own. Otherwise all processes use the given name.
 fn of_process(file: PathBuf) -> PathBuf {
     let Some(claims) = std::env::var_os("REMOTEGPU_TRACE_CLAIMS") else { return file };
     let free = |number: &usize| match std::fs::create_dir(Path::new(&claims).join(number.to_string())) {

@@ -46,9 +46,10 @@ def install() -> None:
 
 
 def _threads() -> None:
-    """Forwards torch.set_num_threads to the acceptor, whose device may be a CPU.
+    """Replaces torch.set_num_threads with a function that also sets the number on the acceptor.
 
-    The number of threads changes the last bits of results.
+    It does so only in the main thread. The device of the acceptor may be a CPU, on which the number of threads changes
+    the last bits of results.
     """
     original = torch.set_num_threads
 

@@ -1,10 +1,14 @@
 //! Connections to appliances: their control service, and the data connections of sessions.
 //!
-//! Every operation takes at most [`limits::TIMEOUT`], with these exceptions: [`limits::POLICY_DELAY`] more in a pod
-//! whose network refuses connections; for a call of the control service, the time that an appliance takes to restart;
-//! for the first call of a pod's program, the time in [`first`]. Every failure has a message of one line that names the
-//! cause, the endpoint and the next step. Calls of the control service use short-lived connections, on a thread of this
-//! library that handles no signals. So the calling thread may run an async runtime of its own.
+//! One attempt of an operation takes at most [`limits::TIMEOUT`]. In a pod it may take [`limits::POLICY_DELAY`] longer,
+//! because the network may refuse the first connections. Some operations take longer:
+//! - A call of the control service is retried while the appliance restarts, and after the lease has moved.
+//! - The first call of a pod's program waits for the appliance (see [`first`]).
+//! - [`open_session`] waits without limit while the share is suspended.
+//! - [`open_lease`] returns at once. Its request may wait without limit, while the appliance reports the reasons.
+//!
+//! Each error has a message of one line with the cause, the endpoint and the next step. Calls of the control service
+//! run on a new thread of this library that handles no signals, so the calling thread may run an async runtime.
 
 pub mod address;
 mod answers;

@@ -65,6 +65,7 @@ pub fn wait_until_read(start: u64, end: u64) {
 }
 
 /// Makes later work of the stream `later` wait for the earlier work of the stream `earlier`, which has another session.
+/// Drops `keep` when the earlier work is complete.
 fn follow(earlier: (&Session, u64), later: (&Arc<Session>, u64), keep: Option<SpareStream>) -> Result<(), Code> {
     let gate = later.0.post_gate(later.1)?;
     let open = move |code| {

@@ -12,7 +12,7 @@ fn state(device: nvmlDevice_t) -> Result<DeviceState, Code> {
     library::current()?.device(device)?.state()
 }
 
-/// Returns the share's memory in bytes, and how much of it the lease uses.
+/// Returns the size of the share's memory, and its used and free bytes. Only the memory of the lease counts as used.
 fn memory(device: nvmlDevice_t) -> Result<nvmlMemory_t, Code> {
     let library = library::current()?;
     let device = library.device(device)?;

@@ -11,7 +11,8 @@ use driverapi::types::*;
 use std::ffi::{c_uchar, c_uint, c_ushort};
 use std::ptr;
 
-/// Fills memory. If `stream` is `None`, this is the synchronous function, which uses the default stream.
+/// Fills `count` elements at `dst` with `pattern`, asynchronously in `stream`. If `stream` is `None`, fills them
+/// synchronously in the default stream.
 fn fill(default: DefaultStream, dst: CUdeviceptr, pattern: Pattern, count: usize, stream: Option<CUstream>) -> R {
     rows(default, dst, 0, pattern, (count, 1), stream)
 }

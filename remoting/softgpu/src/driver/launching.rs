@@ -1,4 +1,4 @@
-//! Execution of kernel launches, in a stream or as nodes of a graph.
+//! Kernel launches, which are queued in a stream or added to the graph that the stream captures.
 
 use super::performing::How;
 use super::state::Driver;

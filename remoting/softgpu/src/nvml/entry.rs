@@ -1,4 +1,4 @@
-//! The form of an entry point of NVML: how it looks up a device and stores a result.
+//! Macros that define the entry points of NVML, and helpers that look up devices and store results.
 
 use super::hardware::{self, Card};
 use crate::ffi::Out;

@@ -20,8 +20,8 @@ use std::time::Duration;
 /// memory again.
 pub const OFFER: Duration = Duration::from_millis(1500);
 impl Session {
-    /// Starts the offer of the session's memory, if the GPU has no work left that could write to it. Returns whether
-    /// the offer started.
+    /// Starts the offer of the session's memory to other processes of the lease, if the session has memory, has made no
+    /// offer before, and the GPU has completed its work. Otherwise ends the offer. Returns whether the offer started.
     pub fn offers_memory(&mut self) -> bool {
         let offers = self.has_something_to_offer() && self.memory.offer.is_none() && self.is_quiet();
         if offers {

@@ -227,8 +227,8 @@ fn nonce(piece: &Piece) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// Runs `job` for each device, with a stream of the device, two buffers, and the device's pieces. No copy is pending
-/// when `job` has returned.
+/// Runs `job` for each device, with a stream of the device, two buffers, and the device's pieces. Then waits for the
+/// stream, also if `job` failed, before the buffers are freed. Stops at the first error.
 fn copying(
     driver: &Driver,
     places: &[Place],

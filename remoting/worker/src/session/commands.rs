@@ -436,7 +436,8 @@ impl Session {
         }
     }
 
-    /// Keeps the event records that a waiting command refers to.
+    /// Keeps the events of a waiting command, and their records, until [`Session::release`], even if the program
+    /// destroys the events.
     fn refer(&mut self, frame: &mut Frame) {
         if !frame.refers.is_empty() || !kept(Rule::EventDestroy) {
             return;

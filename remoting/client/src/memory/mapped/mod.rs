@@ -147,7 +147,7 @@ impl Mirror {
             .any(|mapped| mapped.is_on(live) || mapped.piece.is_none() && mapped.is_reached_by(live))
     }
 
-    /// Returns the session's mirrors that use a granule of these addresses, with their indices.
+    /// Returns the mirrors of the session of `live` that share a granule with `range`, and their indices in `all`.
     fn beside(&self, live: &Arc<Live>, range: &HostRange) -> impl Iterator<Item = (usize, &Mapped)> {
         let (start, size) = (range.start as u64, range.size as u64);
         let granularity = live.session.arena().granularity();

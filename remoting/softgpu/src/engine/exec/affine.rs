@@ -202,7 +202,7 @@ pub fn wide_product_sum_u([a, b, c]: [Affine; 3], last: Last) -> Option<Affine> 
 /// The type of the numbers that a comparison compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// A type for which the first and last thread do not determine the result.
+    /// Any other type or comparison. For this order, [`corners`] returns `None`.
     Other,
     Signed32,
     Unsigned32,

@@ -13,7 +13,7 @@ use super::{Block, Handler};
 use crate::engine::code::{Inst, NONE, Step};
 use crate::engine::watch::Access;
 
-/// The operations, which are in `mods` from bit 8 on.
+/// An operation of `atom` or `red`. Its number is in the bits of `mods` from bit 8 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Op {

@@ -60,8 +60,8 @@ fn relu(value: f32, mods: u32) -> f32 {
     if mods & flag::RELU != 0 && value < 0.0 { 0.0 } else { value }
 }
 
-/// The handler of `cvt` to a pair of 8-bit floats. The source is two f32, of which the first goes to the upper byte, or
-/// the f16x2 in `a`.
+/// The handler of `cvt` to a pair of 8-bit floats. With `b`, the sources are two f32: `a` for the upper byte and `b`
+/// for the lower byte. Without `b`, the source is the f16x2 in `a`.
 pub struct ToFp8;
 
 impl Handler for ToFp8 {

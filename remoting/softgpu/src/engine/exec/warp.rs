@@ -103,7 +103,8 @@ impl Warp {
         self.budget == 0
     }
 
-    /// Sets a group aside. If another group is at the same place, the two are joined.
+    /// Adds a group to `others`, or merges it into a group of `others` with the same pc and call stack, if neither of
+    /// the two waits. Ignores an empty group.
     pub fn set_aside(&mut self, group: Group) {
         if group.mask == 0 {
             return;

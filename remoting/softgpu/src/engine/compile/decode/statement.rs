@@ -103,7 +103,8 @@ pub fn set_source(inst: &mut Inst, index: usize, source: u32) {
     }
 }
 
-/// Returns the type of the same kind with twice the width.
+/// Returns the integer type of the same signedness with twice the width. Refuses all types except 16-bit and 32-bit
+/// integers.
 pub fn wider(ty: Ty) -> Lowering<Ty> {
     Ok(match ty {
         Ty::U16 => Ty::U32,
