@@ -76,7 +76,10 @@ class Gates:
             self._events.about(PODS, pod, claim.status.reason, claim.status.message, warning=True)
 
     async def _attach(self, pod: Object, session: str) -> None:
-        """Lifts the gate and tells the pod where its share is."""
+        """Adds the annotation `session` to the pod and removes our scheduling gate.
+
+        Raises ApiError. If the API server refuses the change, also writes an Event about the pod.
+        """
         metadata, body = pod["metadata"], pods.attachment(pod, session)
         try:
             self._caches.pods.store(await self._api.patch(PODS, metadata["namespace"], metadata["name"], body))

@@ -135,7 +135,7 @@ class _End:
 
 
 def _latest_ends(pods: Iterable[Mapping[str, Any]], now: datetime.datetime) -> dict[str, int]:
-    """Returns the most seconds after which each pod that is being deleted has lost its share, by the pod's uid."""
+    """Returns the maximum seconds until each pod that is being deleted loses its share, by the pod's uid."""
     found = {}
     for pod in map(dict, pods):
         if leaving.being_deleted(pod):

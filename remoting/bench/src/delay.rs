@@ -19,7 +19,7 @@ const UNDER_WAY: usize = 64 << 20;
 /// Accepts connections on all routes, without end.
 ///
 /// # Errors
-/// If it cannot listen on an address.
+/// If the proxy cannot listen on an address.
 pub fn serve(delay: Duration, routes: &[Route]) -> Result<(), String> {
     let listeners = routes
         .iter()

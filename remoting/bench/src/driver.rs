@@ -33,7 +33,7 @@ macro_rules! driver {
             /// Loads the driver's library.
             ///
             /// # Errors
-            /// If the library does not exist, or has not all functions.
+            /// If the library does not exist, or lacks a function.
             pub fn load(path: &str) -> Result<Driver, String> {
                 let name = CString::new(path).map_err(|error| error.to_string())?;
                 // SAFETY: dlopen runs the library's constructors, which the driver needs.

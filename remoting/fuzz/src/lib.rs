@@ -1,4 +1,4 @@
-//! The decoders, each as a function that takes any bytes and panics if it finds an error.
+//! The fuzz targets. Each is a function that passes any bytes to a decoder, and panics if the decoder has an error.
 
 mod mutate;
 mod seeds;
@@ -14,7 +14,7 @@ use softgpu::engine::Program;
 
 pub use mutate::Mutator;
 
-/// A decoder, and valid inputs to begin with.
+/// A fuzz target: its name, the function that runs it, and valid inputs from which mutation starts.
 pub struct Target {
     pub name: &'static str,
     pub run: fn(&[u8]),
@@ -31,7 +31,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ptx", run: ptx, seeds: seeds::ptx },
 ];
 
-/// A stream of frames: cut in the same way however it arrives, and every decoded message encodes to the same bytes.
+/// Checks that a stream gives the same frames in one piece and in small pieces, and that each decoded message encodes
+/// to the same bytes.
 pub fn frames(data: &[u8]) {
     let whole = decode_all(data, data.len().max(1));
     let in_pieces = decode_all(data, 7);
@@ -55,7 +56,7 @@ fn decode_all(data: &[u8], piece: usize) -> Vec<(Header, Vec<u8>)> {
     found
 }
 
-/// The worker's own way from bytes to commands.
+/// Decodes bytes to commands with the worker's frame reader.
 pub fn commands(data: &[u8]) {
     let mut reader = FrameReader::default();
     let mut rest = data;
@@ -84,7 +85,7 @@ fn command(header: &Header, payload: Payload) {
     }
 }
 
-/// The client's decoders of replies. The first byte chooses the type.
+/// Checks that each reply that the client decodes encodes to the same bytes. The first byte selects the reply's type.
 pub fn records(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
     match choice % 8 {
@@ -110,7 +111,8 @@ fn record<T: Wire>(bytes: &[u8]) {
     assert!(read >= T::MIN_SIZE);
 }
 
-/// The first bytes of a data connection, and a client's messages about memory that it shares.
+/// Checks that the preface of a data connection, a client's message about shared memory, and the headers of pieces and
+/// frames encode to the bytes from which they were decoded.
 pub fn preface(data: &[u8]) {
     if let Some(bytes) = data.first_chunk::<PREFACE_BYTES>()
         && let Some(preface) = Preface::decode(bytes)
@@ -143,7 +145,7 @@ pub fn preface(data: &[u8]) {
     }
 }
 
-/// Fat binaries with everything in them, cubins, archives.
+/// Parses a fat binary, trims it for several devices, and parses its entries.
 pub fn image(data: &[u8]) {
     let Ok(Image::Fatbin(entries)) = image::parse(data) else { return };
     for executes in [Executes::MachineCode, Executes::PtxOnly] {
@@ -161,7 +163,7 @@ pub fn image(data: &[u8]) {
     }
 }
 
-/// Reads a cubin's description, up to kernels and variables that could be launched and placed.
+/// Reads a cubin, and checks the sizes of its kernels' parameters and of its variables.
 pub fn cubin(data: &[u8]) {
     let Ok(found) = cubin::read(data) else { return };
     for kernel in &found.kernels {
@@ -174,7 +176,7 @@ pub fn cubin(data: &[u8]) {
     assert!(program.kernels().len() + program.globals().len() <= data.len());
 }
 
-/// PTX, as far as compiled kernels.
+/// Compiles PTX, and checks that [`device_bytes`] counts all of its variables.
 pub fn ptx(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(program) = Program::compile(&[text])

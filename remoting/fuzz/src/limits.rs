@@ -1,15 +1,16 @@
-//! An allocator that ends the process when one allocation is too large: no bad input may ask for that much.
+//! An allocator that ends the process when one allocation is too large. A decoder must not allocate that much for any
+//! input.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// Far more than any input here is worth, far less than would hurt an appliance.
+/// The largest allocation in bytes. No valid seed needs as much, and an appliance has much more memory.
 pub const LARGEST: usize = 64 << 20;
 
 pub struct Limited;
 
 fn check(size: usize) {
     if size > LARGEST {
-        // Nothing that allocates may run here.
+        // Code that allocates must not run here.
         std::process::abort();
     }
 }

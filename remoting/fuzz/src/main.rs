@@ -19,7 +19,8 @@ use remotegpu_fuzz::{Mutator, TARGETS, Target};
 static ALLOCATOR: limits::Limited = limits::Limited;
 
 const SECONDS: &str = "REMOTEGPU_FUZZ_SECONDS";
-/// Names the file in which a process notes the number of its current input; if set, the process does the work itself.
+/// The environment variable with the file in which a process stores the number of its current input. If the variable is
+/// set, this process mutates the inputs itself.
 const PROGRESS: &str = "REMOTEGPU_FUZZ_PROGRESS";
 
 fn main() -> ExitCode {
@@ -62,7 +63,7 @@ fn run_file(target: &Target, file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes the seeds as the corpora from which cargo-fuzz starts.
+/// Writes the seeds of each target to a folder of its name, as corpora for cargo-fuzz.
 fn write_seeds(folder: &Path) -> Result<(), String> {
     for target in TARGETS {
         let folder = folder.join(target.name);
@@ -144,15 +145,15 @@ fn mutate_for_a_while(target: &Target, progress: &Path) -> Result<(), String> {
     }
     while Instant::now() < end {
         let current = number.fetch_add(1, Ordering::Relaxed) + 1;
-        // Written to the file before the input runs: whatever happens to this process, its parent knows the input.
+        // The number is written before the input runs, so that the parent knows the input if this process ends.
         progress.write_all_at(&current.to_le_bytes(), 0).map_err(|error| error.to_string())?;
         (target.run)(&Mutator::new(&seeds, current).input());
     }
     Ok(())
 }
 
-/// Ends the process if one input takes too long, measured in this process's own time on a processor: the machine may be
-/// busy with something else.
+/// Starts a thread that ends the process if one input takes more than a second. It measures the processor time of this
+/// process, because the machine may be busy with other work.
 fn watch(name: &'static str, number: Arc<AtomicU64>) {
     std::thread::spawn(move || {
         let mut last = (u64::MAX, 0.0);
@@ -169,8 +170,8 @@ fn watch(name: &'static str, number: Arc<AtomicU64>) {
     });
 }
 
-/// The time of all threads of this process. `stat` counts in hundredths: fields 14 and 15, after the name in
-/// parentheses.
+/// Returns the processor time of all threads of this process in seconds. Fields 14 and 15 of `stat` have the user and
+/// system time in hundredths of a second. The fields are counted after the name in parentheses.
 fn processor_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();

@@ -1,9 +1,9 @@
-//! Deterministic damage: the same number always makes the same input out of the same seeds.
+//! Mutates seeds deterministically: the same number and seeds always give the same input.
 
-/// Values at which sizes and counts go wrong.
+/// Values at which sizes and counts often overflow.
 const EDGES: [u64; 10] = [0, 1, 0x7f, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 0x7fff_ffff_ffff_ffff, u64::MAX];
 
-/// Inputs do not grow beyond this by mutation.
+/// The maximum size in bytes of a mutated input.
 const LONGEST: usize = 1 << 16;
 
 pub struct Mutator<'s> {
@@ -12,18 +12,20 @@ pub struct Mutator<'s> {
 }
 
 impl<'s> Mutator<'s> {
+    /// Creates the mutator that makes input `number` from the seeds.
+    ///
     /// # Panics
     /// If there are no seeds.
     pub fn new(seeds: &'s [Vec<u8>], number: u64) -> Self {
         assert!(!seeds.is_empty());
-        // SplitMix64 of the number, so that neighbours have nothing in common; never 0.
+        // SplitMix64 of the number, so that consecutive numbers give unrelated states. The state is never 0.
         let mut state = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
         state = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         state = (state ^ state >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         Mutator { seeds, state: (state ^ state >> 31) | 1 }
     }
 
-    /// A seed with a few changes.
+    /// Returns a seed with one to six random changes, cut to [`LONGEST`] bytes.
     pub fn input(mut self) -> Vec<u8> {
         let mut bytes = self.seed().to_vec();
         for _ in 0..=self.below(6) {
@@ -49,7 +51,7 @@ impl<'s> Mutator<'s> {
         &self.seeds[index]
     }
 
-    /// Somewhere in `bytes`, of at most `longest` bytes.
+    /// Returns a random range in `bytes` of at most `longest` bytes.
     fn range(&mut self, bytes: &[u8], longest: usize) -> std::ops::Range<usize> {
         let start = self.below(bytes.len() + 1);
         let len = self.below(longest.min(bytes.len() - start) + 1);
@@ -82,7 +84,7 @@ impl<'s> Mutator<'s> {
         }
     }
 
-    /// A number at which something may overflow, or near to the one that is there.
+    /// Replaces the number at `place` by an edge value, by a number close to the old one, or by the input's length.
     fn put_number(&mut self, bytes: &mut [u8], place: usize) {
         let width = [1, 2, 4, 8][self.below(4)].min(bytes.len() - place);
         let mut word = [0; 8];
@@ -95,7 +97,7 @@ impl<'s> Mutator<'s> {
         bytes[place..place + width].copy_from_slice(&changed.to_le_bytes()[..width]);
     }
 
-    /// In text: one word in the place of another. In binary data this hits bytes that look like letters.
+    /// Replaces a random word of a text by another word of it. In binary data, bytes that are letters form the words.
     fn exchange_words(&mut self, bytes: &mut Vec<u8>) {
         let words: Vec<_> = words(bytes).collect();
         if words.is_empty() {
@@ -106,7 +108,7 @@ impl<'s> Mutator<'s> {
         bytes.splice(to, word);
     }
 
-    /// In text: another number.
+    /// Replaces the first decimal number at or after `place` by an edge value. Does nothing if there is no number.
     fn change_digits(&mut self, bytes: &mut Vec<u8>, place: usize) {
         let Some(start) = (place..bytes.len()).find(|i| bytes[*i].is_ascii_digit()) else { return };
         let len = bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();

@@ -1,10 +1,10 @@
-//! Inputs that are right: mutation starts from them.
+//! The seeds: valid inputs from which mutation starts.
 
 use driverapi::fatbin::Kind;
 use driverapi::image::{self, Image};
 use protocol::{Header, Preface, PrefaceKind, Wire, Writer};
 
-/// Made by nvcc and fatbinary; see the tests of `driverapi`.
+/// Fat binaries made by nvcc and fatbinary. The tests of `driverapi` use the same files.
 const FATBINS: [&[u8]; 5] = [
     include_bytes!("../../driverapi/tests/data/stored.fatbin"),
     include_bytes!("../../driverapi/tests/data/lz4.fatbin"),
@@ -33,7 +33,7 @@ fn encoded(value: &impl Wire) -> Vec<u8> {
     writer.bytes
 }
 
-/// One frame of each message, messages with lists and texts in them, several frames in a row.
+/// Returns a frame of each message, frames with lists and texts, a large frame, and all of these frames in a row.
 pub fn frames() -> Vec<Vec<u8>> {
     let mut seeds: Vec<_> = protocol::samples().iter().map(|(code, payload)| frame(*code, payload)).collect();
     let attributes = vec![protocol::LaunchAttribute { id: 4, value: [5; 8] }];
@@ -94,14 +94,14 @@ pub fn images() -> Vec<Vec<u8>> {
     FATBINS.iter().map(|bytes| bytes.to_vec()).chain([KERNELS.to_vec()]).chain(cubins).collect()
 }
 
-/// Machine code for several architectures.
+/// Returns the cubins of a fat binary, for several architectures.
 pub fn cubins() -> Vec<Vec<u8>> {
     let Ok(Image::Fatbin(entries)) = image::parse(KERNELS) else { return Vec::new() };
     let machine_code = entries.iter().filter(|entry| entry.kind == Kind::Elf);
     machine_code.filter_map(|entry| entry.data().ok().map(|data| data.into_owned())).collect()
 }
 
-/// Our own texts, and what a compiler makes.
+/// Returns our own PTX texts, and the PTX of the fat binaries, which a compiler made.
 pub fn ptx() -> Vec<Vec<u8>> {
     let compiled = FATBINS.iter().filter_map(|bytes| match image::parse(bytes) {
         Ok(Image::Fatbin(entries)) => entries.first()?.data().ok().map(|data| data.into_owned()),
@@ -113,7 +113,7 @@ pub fn ptx() -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    /// Seeds that are refused at once would leave most of a decoder untouched.
+    /// Checks that each PTX seed compiles. A seed that the compiler refuses at once tests little of it.
     #[test]
     fn the_texts_compile() {
         for seed in super::ptx() {

@@ -16,13 +16,13 @@ use super::share::Share;
 use super::{offload, thread};
 use crate::program::{log, sys};
 
-/// How long to wait for an appliance that cannot be reached. A refusal is never retried.
+/// The time that a caller waits for an appliance that cannot be reached. A refusal is never retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// For a program's first CUDA call or first offload session. In a pod, as long as a session survives without a
-    /// connection.
+    /// For a program's first CUDA call or first offload session. In a pod, [`IN_A_POD`], for which a session also
+    /// survives without a connection.
     First,
-    /// For the next call, after the first one returned that there is no device: one attempt.
+    /// One attempt. For the calls after the first call, if that call found no device.
     Once,
     /// For NVML, because a user or a monitor waits, and for one of several appliances of which any will do.
     Short,
@@ -72,7 +72,7 @@ fn ask(share: &Share, ours: Versions, patience: Patience) -> Result<Hello, Conne
     }
 }
 
-/// Returns within [`SHORT`].
+/// Asks the appliance. Returns its answer, or a timeout error after [`SHORT`].
 fn promptly(share: &Share, ours: Versions, patience: Duration) -> Result<Hello, ConnectError> {
     in_background(share, ours, patience)?.recv_timeout(SHORT).unwrap_or_else(|_| {
         let (peer, seconds) = (&share.endpoint, SHORT.as_secs());

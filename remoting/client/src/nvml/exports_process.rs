@@ -25,7 +25,7 @@ fn new_form(process: &Process) -> nvmlProcessInfo_v2_t {
 /// Fills the caller's list. If the list is too short, stores the required length instead.
 ///
 /// # Safety
-/// `count` is null or valid; `to` is valid for writes of as many values as it says, or null if that is none.
+/// `count` is null or valid. `to` is valid for writes of `*count` values, or null if `*count` is 0.
 unsafe fn list<T>(
     device: nvmlDevice_t,
     count: *mut c_uint,

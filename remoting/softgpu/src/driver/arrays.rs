@@ -55,6 +55,8 @@ impl Driver {
         }
     }
 
+    /// Creates a texture of the context and returns its handle.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if the resource or the sampling is invalid for a texture, `CUDA_ERROR_NOT_SUPPORTED`
     /// for mipmaps.
@@ -75,6 +77,8 @@ impl Driver {
         self.insert_texture(texels, Some(sampling), Described { id, context, resource, sampling: Some(asked), view })
     }
 
+    /// Creates a surface of the context and returns its handle.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` unless the resource is an array that was created for surfaces.
     pub fn create_surface(&self, context: usize, resource: CUDA_RESOURCE_DESC) -> R<usize> {
@@ -94,15 +98,19 @@ impl Driver {
         Ok(id)
     }
 
+    /// Returns the description of a texture or, if `surface` is set, of a surface.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if the handle is not that of a texture (or surface).
+    /// `CUDA_ERROR_INVALID_VALUE` if the handle does not name such an object.
     pub fn described(&self, handle: u64, surface: bool) -> R<Arc<Described>> {
         let described = usize::try_from(handle).ok().and_then(|id| self.described.get(id));
         described.filter(|each| each.sampling.is_none() == surface).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
+    /// Destroys a texture or, if `surface` is set, a surface, after the work of its context has ended.
+    ///
     /// # Errors
-    /// `CUDA_ERROR_INVALID_VALUE` if the handle is not that of a texture (or surface).
+    /// `CUDA_ERROR_INVALID_VALUE` if the handle does not name such an object.
     pub fn destroy_texture(&self, handle: u64, surface: bool) -> R {
         let described = self.described(handle, surface)?;
         // Programs destroy a texture directly after they launch a kernel that uses it, so wait for the kernel.

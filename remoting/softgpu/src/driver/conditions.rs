@@ -9,6 +9,8 @@ use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::sync::Arc;
 
 impl Driver {
+    /// Creates a condition of a graph and returns its handle. `default` is its value at the start of each launch.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if `graph` is not the handle of a graph, `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn create_condition(&self, graph: usize, context: Arc<Context>, default: Option<u32>) -> R<u64> {

@@ -89,6 +89,8 @@ impl Driver {
         Ok(base)
     }
 
+    /// Closes imported memory. The last close waits for all work and unmaps the memory.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if no imported memory is open at this address.
     pub fn close_imported(&self, address: u64) -> R {

@@ -54,7 +54,7 @@ nvml_entry_points! {
         put_text(text, VERSION, size)
     }
 
-    /// The first of these two names needs no initialisation in NVML either.
+    /// Both names work before initialisation. In NVML, the first one does too.
     fn nvmlSystemGetCudaDriverVersion | nvmlSystemGetCudaDriverVersion_v2(version: Out<c_int>) {
         put(version, driver::config().driver_version)
     }

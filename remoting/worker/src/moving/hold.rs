@@ -89,7 +89,7 @@ impl Hold {
         self.holds() && !matches!(self.state, State::Draining { host: Host::LetThrough, .. })
     }
 
-    /// Whether earlier commands do not run either.
+    /// Whether commands that arrived before the hold do not run either. They run while a move is being drained.
     pub fn stops(&self) -> bool {
         self.holds() && !matches!(self.state, State::Draining { then: Then::Move, .. })
     }
@@ -99,7 +99,7 @@ impl Hold {
         matches!(self.state, State::Leaving | State::Away)
     }
 
-    /// Whether so much is held that no more is to be read from the client.
+    /// Whether the worker must not read more from the client: too many bytes are held, or the session is being moved.
     pub fn is_full(&self) -> bool {
         self.bytes > MOST_HELD_BYTES || self.is_away()
     }

@@ -106,8 +106,8 @@ impl Session {
         !running.is_empty()
     }
 
-    /// Saves or moves the session when all work that has begun is complete. Cancels that if it takes too long. Returns
-    /// whether anything was done.
+    /// Saves or moves the session when all work that has begun is complete. Cancels the suspension or the move if the
+    /// work takes too long. Returns whether anything was done.
     pub fn drain(&mut self) -> bool {
         let State::Draining { ref then, since, patience, .. } = self.hold.state else { return false };
         let moves = matches!(then, Then::Move);

@@ -29,8 +29,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use written::Written;
 
-/// The maximum number of separate changes. More are sent as one range that includes the bytes between them, unless the
-/// device may be writing.
+/// The maximum number of separate changes of a mirror. If there are more, they are sent as one range that includes the
+/// bytes between them, unless the device may be writing.
 const MOST_RUNS: usize = 1024;
 
 struct Mirror {

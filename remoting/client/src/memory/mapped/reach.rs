@@ -35,7 +35,7 @@ fn settle_writes(host: usize, size: usize) -> Result<(), Code> {
 /// Ensures that the device of `live` has memory of the program at the program's address.
 ///
 /// # Errors
-/// The reason why it cannot.
+/// The reason why the device cannot have the memory.
 pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let (start, len) = (range.start as u64, range.size as u64);
     let arena = live.session.arena();
@@ -129,7 +129,7 @@ pub fn show_registered(live: &Arc<Live>, words: impl Iterator<Item = usize>) -> 
 /// Creates a mirror of registered memory, if it has none.
 ///
 /// # Errors
-/// The reason why it cannot.
+/// The reason why there can be no mirror.
 pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
     let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
@@ -145,7 +145,7 @@ pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
 /// Creates the mirror of a module's variable, which the device already has. The device's bytes are copied to the host.
 ///
 /// # Errors
-/// The reason why it cannot.
+/// The reason why there can be no mirror.
 pub fn take_in(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
     let mirror = &mut *MIRROR.lock();

@@ -12,7 +12,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const SETTING: &str = "REMOTEGPU_TRACK_WRITES";
-/// The minimum number of bytes. Smaller memory is compared faster than the kernel answers.
+/// The minimum size in bytes of memory whose writes are tracked. Smaller memory is compared faster than the kernel
+/// answers.
 const LEAST: usize = 8 * PAGE;
 
 /// Returns whether all pages are private anonymous memory. `maps` is the content of `/proc/self/maps`.
@@ -98,7 +99,7 @@ impl Written {
     }
 
     /// Returns the ranges that were written since the last call. The first call returns all pages. Returns `None` if
-    /// the kernel cannot tell any more.
+    /// the kernel does not track these pages any more.
     pub fn take(&self) -> Option<Vec<Range<usize>>> {
         kernel()?.take(&self.pages).ok()
     }

@@ -254,8 +254,8 @@ impl Handler for AtomicWide {
 /// Writes `new` if the 16 bytes equal `expected`. Returns the old bytes.
 fn replace(host: Host, expected: u128, new: u128) -> u128 {
     let (mut low, mut high) = (expected as u64, (expected >> 64) as u64);
-    // SAFETY: as in `Cell::update`, for 16 bytes; a program that needs the instruction is refused where the processor has
-    // none. The compiler keeps `rbx` for itself, so the code restores it. The address has a separate register.
+    // SAFETY: as in `Cell::update`, for 16 bytes; a program that needs the instruction is refused where the processor
+    // has none. The compiler keeps `rbx` for itself, so the code restores it. The address has a separate register.
     unsafe {
         asm!(
             "xchg {kept}, rbx", "lock cmpxchg16b [rdi]", "mov rbx, {kept}",

@@ -7,7 +7,7 @@ use super::warp::{Wait, Warp};
 use super::{Block, Handler};
 use crate::engine::code::{CONST, Inst, NONE, Step};
 
-/// The kinds of `bar`, which are in the low bits of `mods`.
+/// The kinds of `bar`. The low bits of `mods` are the number of one kind.
 pub mod kind {
     pub const SYNC: u32 = 0;
     pub const ARRIVE: u32 = 1;

@@ -5,7 +5,7 @@ use super::number::{BF16, F16, Format, Mode, NAN_F16, fma_odd, from_bf16, from_f
 use super::{Block, Handler};
 use crate::engine::code::{Inst, NONE, Step};
 
-/// The operations on 16-bit floats, which are in the low byte of `mods`.
+/// An operation on 16-bit floats. Its number is the low byte of `mods`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Op {

@@ -3,7 +3,7 @@
 //! Directed rounding to narrow formats uses f64. The f64 result of an operation and the sign of its rounding error give
 //! the result rounded to odd. This result can be rounded again, to fewer bits, without a double-rounding error.
 
-/// The rounding modes, as in an instruction's `mods`.
+/// A rounding mode. Its number is in an instruction's `mods`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mode {
