@@ -196,7 +196,10 @@ class Threads:
         return {each for logical in self._logical.values() for each in (*logical.waits, logical.runner) if each}
 
     def _dispatch(self, logical: _Logical, request: Request) -> None:
-        """Gives a request to the thread that waits, or to an executing one. The caller holds the lock."""
+        """Gives a request to the innermost waiting thread, or else to the executing thread, which it starts if necessary.
+
+        The caller holds the lock.
+        """
         if logical.waits:
             mailbox = logical.waits[-1]
         elif logical.runner is not None:

@@ -76,7 +76,7 @@ class Gates:
             self._events.about(PODS, pod, claim.status.reason, claim.status.message, warning=True)
 
     async def _attach(self, pod: Object, session: str) -> None:
-        """Adds the annotation `session` to the pod and removes our scheduling gate.
+        """Sets the session annotation of the pod and removes our scheduling gate.
 
         Raises ApiError. If the API server refuses the change, also writes an Event about the pod.
         """

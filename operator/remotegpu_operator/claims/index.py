@@ -39,7 +39,7 @@ class Index:
         """Updates the index for a pod that was created, changed or deleted. `there` is false for a deleted pod.
 
         Returns the claims that may be affected: the one that the pod names, the one that it named before, and its own
-        claim.
+        claim if the pod names none.
         """
         metadata = pod["metadata"]
         uid, name = metadata["uid"], pods.annotations(pod).get(CLAIM_ANNOTATION)

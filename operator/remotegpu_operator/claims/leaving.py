@@ -28,9 +28,10 @@ class Leaving:
         return self._standing(pod).over
 
     async def look(self, pod: Object) -> Standing:
-        """Returns whether the pod still needs its share. Reads the pod's node from the API server if it is not cached.
+        """Returns whether the pod still needs its share, and queues the pod for a check at its latest end.
 
-        Also queues the pod for a check at its latest end. Raises the errors of `Api.get`.
+        If the pod is being deleted and its node is not cached, reads the node from the API server. Then raises the
+        errors of `Api.get`, except for a missing node.
         """
         name = leaving.node_name(pod)
         if leaving.being_deleted(pod) and name and self._node(name) is None and name not in self._gone:

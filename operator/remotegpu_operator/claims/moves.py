@@ -40,7 +40,10 @@ class Moves:
         self._attempts.forget(uid)
 
     def next(self, claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
-        """Returns the next status of a claim with a share: unchanged if there is nothing to move."""
+        """Begins, continues or ends the move of a claim with a share.
+
+        Holds the GPUs of a new move in the allocator. Returns the next status of the claim.
+        """
         if (move := claim.status.move) is not None:
             return self._follow(claim, move, appliances, now)
         source = moves.source(claim, appliances)

@@ -73,7 +73,10 @@ class Suspensions:
                     self._look(uid)
 
     async def follow_schedules(self, changed: Callable[[GPUClaim], None]) -> None:
-        """Calls `changed` with each claim for which a schedule's window begins or ends. Never returns."""
+        """Calls `changed` with each suspendable claim of a pool when the current windows of its schedules change.
+
+        Never returns.
+        """
         seen: dict[str, tuple[str, ...]] = {}
         while True:
             now = datetime.datetime.now(datetime.UTC)

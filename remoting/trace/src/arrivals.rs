@@ -21,7 +21,7 @@ pub struct Arrival {
     pub name: String,
     pub area: Area,
     pub context: u64,
-    /// Whether another completed write covers the same memory.
+    /// Whether a later completed write begins at the same address.
     pub covered: bool,
     stream: Stream,
     moment: u64,

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 
-/// The folders in which a driver is searched if no variable names one (Debian, Red Hat, containers with NVIDIA's
-/// toolkit, WSL).
+/// The folders in which the driver is searched after those of `LD_LIBRARY_PATH` (Debian, Red Hat, containers with
+/// NVIDIA's toolkit, WSL).
 const USUAL: [&str; 5] =
     ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/usr/lib"];
 const NAME: &str = "libcuda.so.1";

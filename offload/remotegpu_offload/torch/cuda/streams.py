@@ -114,7 +114,7 @@ class Event:
     def elapsed_time(self, end_event: "Event") -> float:
         """Returns the milliseconds from this event to the other. Waits for both.
 
-        Raises RuntimeError unless both were recorded with `enable_timing=True`.
+        Raises RuntimeError unless both were made with `enable_timing=True` and were recorded.
         """
         if not (self.enable_timing and end_event.enable_timing):
             raise RuntimeError("both events must be made with enable_timing=True")

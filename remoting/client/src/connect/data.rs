@@ -52,8 +52,8 @@ impl Carrier {
     }
 }
 
-/// Connects to the session's worker over the transport that the environment selects. The worker's first bytes,
-/// `opening`, are sent together with the ticket, before the appliance has accepted the ticket.
+/// Connects to the session's worker over the transport that the environment selects. `opening` has the first bytes for
+/// the worker. They are sent together with the ticket, before the appliance has accepted the ticket.
 ///
 /// Failures before the ticket was sent are retried for [`STARTS_ANEW`].
 ///
@@ -120,7 +120,7 @@ pub fn reopen_data(
 }
 
 /// Opens a connection for sharing memory with the session's worker (`protocol::SharedMemory`). Returns `None` if the
-/// worker is on another machine.
+/// worker is on another machine, if the lease has moved, if the environment selects a transport, or after an error.
 pub fn open_memory(share: &Share, ticket: &SessionTicket) -> Option<OwnedFd> {
     let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref());
     let (share, moved) = followed(share);
@@ -134,8 +134,9 @@ pub fn open_memory(share: &Share, ticket: &SessionTicket) -> Option<OwnedFd> {
     sent.is_ok_and(|count| count == preface.len()).then_some(socket)
 }
 
-/// Opens an additional connection of the session ([`PrefaceKind::Stripe`]). Returns `None` unless frames use TCP or
-/// this library's TLS. A Unix socket is already as fast as memory, and gRPC serves networks that allow nothing else.
+/// Opens an additional connection of the session ([`PrefaceKind::Stripe`]). Returns `None` after an error, and unless
+/// frames use TCP or this library's TLS. A Unix socket is already as fast as memory, and gRPC serves networks that allow
+/// nothing else.
 pub fn open_stripe(share: &Share, hello: &Hello, ticket: &SessionTicket, number: u64) -> Option<OwnedFd> {
     let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref()).ok()?;
     let (share, moved) = followed(share);
@@ -181,7 +182,10 @@ impl From<Preface> for First<'_> {
     }
 }
 
-/// Connects to the appliance that has the lease now. `tls` tells whether the appliance says that it uses TLS.
+/// Connects to the appliance that has the lease now. `tls` is set if the appliance has reported that it uses TLS.
+///
+/// # Errors
+/// Those of [`open_data`]; `Appliance` after too many moves of the lease.
 pub(super) fn open(
     carrier: Carrier,
     share: &Share,

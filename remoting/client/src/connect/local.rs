@@ -14,8 +14,9 @@ use super::share::Share;
 /// The folder in a pod with the sockets of its node's appliances. The device plugin mounts it.
 const IN_PODS: &str = "/run/remotegpu/";
 
-/// Connects to the appliance at `path`. Returns `None` if that fails. Returns `None` also for a share with TLS or a
-/// claim, because a Unix socket does not prove the identity of the peer as TLS does.
+/// Connects to the appliance at `path`. Returns `None` if that fails, or if the share's endpoint is not on this
+/// machine. Returns `None` also for a share with TLS or a claim, because a Unix socket does not prove the identity of
+/// the peer as TLS does.
 pub fn connection(share: &Share, path: &str, limit: Duration) -> Option<OwnedFd> {
     if share.ca.is_some() || share.asking.is_some() || share.claim.is_some() || !is_here(share) {
         return None;
@@ -47,7 +48,8 @@ fn connected(path: &str, limit: Duration) -> Option<OwnedFd> {
     Some(socket)
 }
 
-/// Returns whether the endpoint is an address of this machine. A local proxy would have another loopback address.
+/// Returns whether the endpoint's host is `localhost`, 127.0.0.1 or ::1. A local proxy would have another loopback
+/// address.
 fn is_here(share: &Share) -> bool {
     let host = share.address().map(|(host, _)| host);
     host.is_some_and(|host| host == "localhost" || matches!(host.parse(), Ok(address) if is_first_loopback(address)))

@@ -99,7 +99,8 @@ impl Context {
         self.limits().get(&limit).copied()
     }
 
-    /// Sets a limit. If the limit needs more memory than by default, the difference is charged to the device.
+    /// Sets a limit. The device is charged for the memory that the new value needs, instead of the memory for the old
+    /// value.
     pub fn set_limit(&self, limit: u32, value: u64) -> R {
         let mut limits = self.limits();
         let before = limits.get(&limit).map_or(0, |before| self.device.limit_bytes(limit, *before));
@@ -202,7 +203,7 @@ impl Context {
         self.check()
     }
 
-    /// Stops all running work and waits until none is left.
+    /// Stops all running work, waits until none is left, and ends the context's charges on the device.
     pub fn stop(&self) {
         self.cancel.store(true, Ordering::Release);
         self.wait_for_all();
@@ -221,7 +222,8 @@ pub struct Printed {
     text: Mutex<Vec<u8>>,
 }
 
-/// The number of bytes of text that are shown without a synchronisation. It is many times CUDA's default printf buffer.
+/// The number of bytes beyond which text is printed without a synchronisation. It is many times CUDA's default printf
+/// buffer.
 const PRINT_AT: usize = 1 << 20;
 
 impl Printed {

@@ -1,4 +1,5 @@
-//! A stream's first-in first-out queue. A thread of its own runs the queue, and exists only while there is work.
+//! A stream's first-in first-out queue. A separate thread runs the queue. It starts with the first work, and ends after
+//! some time without work.
 //!
 //! A marker orders queues: it means that a queue has finished its n-th operation. An operation may only wait for
 //! markers of operations that were submitted earlier, so no cycle of waits is possible.

@@ -39,6 +39,8 @@ impl SharedEvent {
         Ok(SharedEvent { page: SharedPage::show(file.as_fd())?, file })
     }
 
+    /// Opens the event of another process by its file.
+    ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_HANDLE` if the file is not that of an event.
     pub fn import(file: OwnedFd) -> R<SharedEvent> {
@@ -66,7 +68,7 @@ impl SharedEvent {
         self.page.word(0).load(Ordering::Acquire)
     }
 
-    /// Begins a record. This process must complete it.
+    /// Begins a record and returns its number. This process must complete the record.
     pub fn begin(&self) -> u64 {
         let record = self.page.word(0).fetch_add(1, Ordering::AcqRel) + 1;
         self.maker(record).store(record << 32 | u64::from(std::process::id()), Ordering::Release);

@@ -60,7 +60,7 @@ impl Session {
         );
     }
 
-    /// Whether freed memory of this device is offered now, or will be when it is unmapped.
+    /// Whether freed memory of this device is being unmapped, is offered, or was handed on without an answer yet.
     pub fn has_freed(&self, device: u32) -> bool {
         self.memory.freed.iter().any(|each| each.device == device)
     }
@@ -70,7 +70,8 @@ impl Session {
         self.memory.freed.iter().any(|each| each.stage == Stage::Handed)
     }
 
-    /// Hands freed memory on to another process of the lease, which waits for at least `least` bytes.
+    /// Hands freed memory on to another process of the lease, which waits for at least `least` bytes. This happens when
+    /// no freed memory of the device is being unmapped any more. If no freed memory fits, all offers end.
     pub fn hand_freed_on(&mut self, device: u32, least: u64) {
         self.memory.wanted = Some((device, least));
         self.serve_wanted();
@@ -144,8 +145,8 @@ impl Session {
         open.min()
     }
 
-    /// Ends all offers, because memory is needed or must no longer be offered. Helpers overwrite the memory after the
-    /// work that they already have.
+    /// Ends all offers, because memory is needed or must no longer be offered. Memory that was handed on is excepted.
+    /// Helpers overwrite the memory after the work that they already have.
     pub fn overwrite_all_freed(&mut self) {
         while let Some(at) = self.memory.freed.iter().position(|each| each.stage != Stage::Handed) {
             self.overwrite_freed(at);

@@ -110,7 +110,7 @@ impl Session {
         self.reply(seq, taken.err().unwrap_or(0));
     }
 
-    /// Reports every later record of the event to the other sessions.
+    /// Shares an event: reports its latest record and every later record to the other sessions.
     fn share_event(&mut self, event: u64, page: Rc<Page>, token: Token) -> Result<()> {
         let local = self.events.get_mut(event)?;
         local.followed = true;

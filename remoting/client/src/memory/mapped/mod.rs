@@ -254,8 +254,8 @@ impl Mirror {
     }
 }
 
-/// Removes the mirror of memory that starts here, if it has one, after all work that may use it. The caller has removed
-/// the memory from [`host`], so it gets no new mirror.
+/// Removes the mirror of the memory that starts at `host`, if there is one, after all work that may use the mirror. The
+/// caller has removed the memory from [`host`], so the memory gets no new mirror.
 ///
 /// # Errors
 /// The code of failed work. The mirror is removed even then.
@@ -274,7 +274,7 @@ pub fn forget(host: usize) -> Result<(), Code> {
     place(mirror).map_or(Ok(()), |place| mirror.end(place)).and(settled)
 }
 
-/// Removes the mirrors of created memory that overlap these bytes. The memory stays mapped.
+/// Removes the mirrors of created memory that overlap the `size` bytes from `start` on. The memory stays mapped.
 ///
 /// # Errors
 /// The code of failed work. The mirrors are removed even then.
@@ -360,7 +360,8 @@ pub fn host_address(session: &Arc<Session>, device: u64) -> Option<u64> {
     Some(mapped.host as u64 + (device - mapped.device))
 }
 
-/// Returns whether a device of this session has memory of the program here whose address in the program is different.
+/// Returns whether a device of this session has memory of the program at address `device`, and the program has it at
+/// another address.
 pub fn is_alias(session: &Arc<Session>, device: u64) -> bool {
     host_address(session, device).is_some_and(|host| host != device)
 }
@@ -432,8 +433,8 @@ pub fn is_any() -> bool {
     COUNT.load(SeqCst) > 0
 }
 
-/// Sends the host's writes to the device, and waits until they are there. This does not depend on the program's
-/// streams.
+/// Sends the host's writes to the devices of the session, and waits until the devices have them. This does not depend
+/// on the program's streams.
 ///
 /// # Errors
 /// The session's sticky error.

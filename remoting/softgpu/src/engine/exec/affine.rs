@@ -22,7 +22,7 @@ pub struct Last {
     pub block: u64,
 }
 
-/// A function that returns the result of an operation on affine values, or `None` if it is not affine.
+/// A function that returns the result of an operation on affine values, or `None` if the result may not be affine.
 pub type Rule = fn(sources: [Affine; 3], last: Last) -> Option<Affine>;
 
 impl Affine {

@@ -53,7 +53,8 @@ impl State {
     }
 }
 
-/// The operations. `mods` has the number of one operation. An arrival first adds the bytes in `c`, if any, to the expected bytes.
+/// The operations. The bits of `mods` from bit 8 on are the number of one operation. An arrival first adds the bytes in
+/// `c`, if any, to the expected bytes.
 pub mod operation {
     pub const SHIFT: u32 = 8;
     pub const INIT: u32 = 0;
