@@ -103,7 +103,7 @@ class Activity(Generic[Successor]):
         self._local.depth = 1
 
     def abandon(self, reason: str) -> None:
-        """Marks the connection as lost in a forked child, and replaces the lock, which a thread of the parent may hold."""
+        """Marks the connection as lost in a forked child. Replaces the lock, which a thread of the parent may hold."""
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
         self._paused_by = 0

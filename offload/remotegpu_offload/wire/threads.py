@@ -196,9 +196,9 @@ class Threads:
         return {each for logical in self._logical.values() for each in (*logical.waits, logical.runner) if each}
 
     def _dispatch(self, logical: _Logical, request: Request) -> None:
-        """Gives a request to the innermost waiting thread, or else to the executing thread, which it starts if necessary.
+        """Gives a request to the innermost waiting thread, or else to the executing thread.
 
-        The caller holds the lock.
+        Starts an executing thread if there is none. The caller holds the lock.
         """
         if logical.waits:
             mailbox = logical.waits[-1]

@@ -30,7 +30,7 @@ class Leaving:
     async def look(self, pod: Object) -> Standing:
         """Returns whether the pod still needs its share, and queues the pod for a check at its latest end.
 
-        If the pod is being deleted and its node is not cached, reads the node from the API server. Then raises the
+        If the pod is being deleted and its node is not cached, reads the node from the API server. This raises the
         errors of `Api.get`, except for a missing node.
         """
         name = leaving.node_name(pod)

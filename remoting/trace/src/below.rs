@@ -25,7 +25,7 @@ impl Below {
     /// Finds the real driver and loads it.
     ///
     /// # Errors
-    /// A message of one sentence.
+    /// A message of one sentence, if there is no driver or it cannot be loaded.
     pub fn open(table: Table) -> Result<Self, String> {
         let path = find()?;
         let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;

@@ -135,8 +135,8 @@ pub fn open_memory(share: &Share, ticket: &SessionTicket) -> Option<OwnedFd> {
 }
 
 /// Opens an additional connection of the session ([`PrefaceKind::Stripe`]). Returns `None` after an error, and unless
-/// frames use TCP or this library's TLS. A Unix socket is already as fast as memory, and gRPC serves networks that allow
-/// nothing else.
+/// frames use TCP or this library's TLS. A Unix socket is already as fast as memory, and gRPC serves networks that
+/// allow nothing else.
 pub fn open_stripe(share: &Share, hello: &Hello, ticket: &SessionTicket, number: u64) -> Option<OwnedFd> {
     let carrier = Carrier::from_name(std::env::var(CARRIER).ok().as_deref()).ok()?;
     let (share, moved) = followed(share);

@@ -80,7 +80,7 @@ pub fn filtered(attribute: u32, value: i32) -> i32 {
 /// Queries the driver and returns the description of all devices.
 ///
 /// # Errors
-/// A `CUresult`.
+/// The driver's error, a `CUresult`.
 pub fn take(driver: &Driver) -> crate::driver::Result<Snapshot> {
     let devices = (0..driver.device_count()?).map(|ordinal| device(driver, driver.device(ordinal)?));
     Ok(Snapshot {

@@ -366,7 +366,8 @@ pub fn is_alias(session: &Arc<Session>, device: u64) -> bool {
     host_address(session, device).is_some_and(|host| host != device)
 }
 
-/// Returns the address at which a device of this session has this memory of the program, if there is a mirror.
+/// Returns the address at which a device of this session has the program's `span` bytes at `host`, if a mirror has all
+/// of them.
 pub fn device_address(session: &Arc<Session>, host: u64, span: u64) -> Option<u64> {
     if COUNT.load(SeqCst) == 0 {
         return None;

@@ -10,7 +10,7 @@ use super::lanes::Lane;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Affine {
     pub base: u64,
-    /// The difference between consecutive threads. `stride` is the difference between consecutive blocks.
+    /// The difference of the value between consecutive threads. `stride` is the difference between consecutive blocks.
     pub step: u64,
     pub stride: u64,
 }
@@ -67,7 +67,7 @@ impl Affine {
         self.map(|part| part.wrapping_mul(factor))
     }
 
-    /// Whether the signed value is within bounds in every thread.
+    /// Whether the signed value is from `least` to `most` in every thread.
     #[inline(always)]
     fn stays_within(self, least: i64, most: i64, last: Last) -> bool {
         let ways = [(self.step, last.thread), (self.stride, last.block)];
@@ -199,7 +199,7 @@ pub fn wide_product_sum_u([a, b, c]: [Affine; 3], last: Last) -> Option<Affine> 
     product_sum([zero_extended(a, last)?, zero_extended(b, last)?, c], last)
 }
 
-/// The type of the numbers that a comparison compares.
+/// The type of the numbers in a comparison for which [`corners`] has a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Any other type or comparison. For this order, [`corners`] returns `None`.

@@ -136,7 +136,8 @@ impl Handler for Bar {
         Step::Switch
     }
 
-    /// All threads arrive together, so none of them waits.
+    /// Does nothing for a `bar.sync` of the whole block: all threads arrive together, so none of them waits. Executes
+    /// any other barrier warp by warp.
     fn run_block(block: &mut Block, inst: &Inst) -> Step {
         let number = block.affine::<u32>(inst.a).filter(|_| inst.a & CONST != 0);
         let open = number.is_some_and(|n| block.barriers.get(n.base as usize).is_some_and(Barrier::is_open));
