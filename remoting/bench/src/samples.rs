@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// The number of repetitions of a measurement.
+/// The number of repetitions of a measurement, and their time limit.
 #[derive(Debug, Clone, Copy)]
 pub struct Repeat {
     pub times: usize,
-    /// The time limit for all repetitions. On a slow connection a thousand repetitions would take minutes.
+    /// The time limit for all repetitions after the first three. On a slow connection a thousand repetitions would take
+    /// minutes.
     pub at_most: Duration,
 }
 

@@ -25,7 +25,7 @@ impl<'s> Mutator<'s> {
         Mutator { seeds, state: (state ^ state >> 31) | 1 }
     }
 
-    /// Returns a seed with one to six random changes, cut to [`LONGEST`] bytes.
+    /// Returns a seed with one to six random changes, cut to `LONGEST` bytes.
     pub fn input(mut self) -> Vec<u8> {
         let mut bytes = self.seed().to_vec();
         for _ in 0..=self.below(6) {

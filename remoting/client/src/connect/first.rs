@@ -19,8 +19,8 @@ use crate::program::{log, sys};
 /// The time that a caller waits for an appliance that cannot be reached. A refusal is never retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// For a program's first CUDA call or first offload session. In a pod, [`IN_A_POD`], for which a session also
-    /// survives without a connection.
+    /// For a program's first CUDA call or first offload session. In a pod this is a minute, the time for which a
+    /// session survives without a connection.
     First,
     /// One attempt. For the calls after the first call, if that call found no device.
     Once,

@@ -9,7 +9,7 @@ use crate::work::Work;
 use driverapi::errors::CUDA_ERROR_INVALID_VALUE;
 use std::time::Duration;
 
-/// Whether the call returns before the copy is done.
+/// Whether the call may return before the copy or fill is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Sync,

@@ -99,7 +99,7 @@ impl Driver {
         modules.iter().for_each(|module| self.unload(module));
     }
 
-    /// Returns the handle of a module's kernel. Every call returns the same handle.
+    /// Returns the function of a module's kernel. Every call returns the same function.
     pub fn function(&self, module: &Arc<Module>, index: usize) -> R<Arc<Function>> {
         let mut functions = module.functions.lock().unwrap_or_else(PoisonError::into_inner);
         let id = *functions.entry(index).or_insert_with(handles::mint);
@@ -120,8 +120,8 @@ impl Driver {
         Ok(function)
     }
 
-    /// Returns a function of the current context. CUDA's runtime also passes a kernel's handle in place of a
-    /// function's.
+    /// Returns the function with the handle `id`. CUDA's runtime also passes the handle of a kernel. For a kernel,
+    /// returns the kernel's function in `context`.
     pub fn function_or_kernel(&self, id: usize, context: &Context) -> R<Arc<Function>> {
         if let Some(function) = self.functions.get(id) {
             return Ok(function);

@@ -18,7 +18,8 @@ impl Driver {
         self.current_pools[device.ordinal].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Allocates from a pool. If there is too little memory, the call waits for frees that are queued in streams.
+    /// Allocates from a pool. If there is too little memory and a free is queued, the call waits for all work of the
+    /// stream's context, and tries again.
     pub fn allocate_from(&self, pool: &Pool, bytes: u64, stream: &Stream) -> R<Allocation> {
         let kind = Kind::Pooled { pool: pool.id };
         let peers = pool.peers();
@@ -39,7 +40,7 @@ impl Driver {
         Ok(allocation)
     }
 
-    /// Queues a free in the stream. It also runs if the context has faulted.
+    /// Queues a free in the stream. The free also runs if the context has faulted.
     pub fn free_in_order(self: &'static Driver, address: u64, stream: &Stream) -> R {
         let allocation = self.memory.start_freeing(address)?;
         let work = move || {

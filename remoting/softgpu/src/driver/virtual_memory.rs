@@ -60,7 +60,7 @@ impl Driver {
         if physical.shareable { physical.backing.export() } else { Err(CUDA_ERROR_INVALID_VALUE) }
     }
 
-    /// Imports memory that another process exported. It may be on any of this process's devices.
+    /// Imports memory that another process exported. The memory may be on any of this process's devices.
     pub fn import_physical(&self, id: usize, file: BorrowedFd<'_>) -> R {
         let mut found = self.devices.iter().filter_map(|d| Some((d.ordinal, Backing::import(file, d.uuid).ok()?)));
         let (device, (backing, len)) = found.next().ok_or(CUDA_ERROR_INVALID_VALUE)?;

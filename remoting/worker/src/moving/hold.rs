@@ -118,7 +118,8 @@ impl Hold {
         self.frames.iter()
     }
 
-    /// Returns the time until the next check whether the session can be suspended, unless another event comes first.
+    /// Returns the time until the next check whether the session can be suspended or moved, unless another event comes
+    /// first. Returns `None` if the session is not being drained.
     pub fn patience(&self) -> Option<Duration> {
         match self.state {
             State::Draining { since, patience, ref host, .. } => {
