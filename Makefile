@@ -112,7 +112,7 @@ test test-longer:
 
 test-rust: build
 	@echo "==> Rust tests"
-	@cargo test --release --locked --workspace --quiet
+	@cargo test --release --locked --workspace --quiet --no-fail-fast
 
 # A test waits half of its time, so two processes run them, each a file at a time.
 BOTH := -n 2 --dist loadfile

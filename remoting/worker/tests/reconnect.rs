@@ -7,7 +7,7 @@ use common::client::{Link, Received, encoded};
 use common::session::{A, B, LIMIT, NON_BLOCKING, PROFILES, Test, start_on};
 use common::worker::{Worker, pass};
 use protocol::{
-    Acknowledge, Callback, CallbackDone, CopyToHost, EventCreate, EventRecord, Header, HostFunction, Message,
+    Acknowledge, Callback, CallbackDone, Consumed, CopyToHost, EventCreate, EventRecord, Header, HostFunction, Message,
     MirrorAdd, MirrorChanges, MirrorPart, MirrorRun, MirrorsTold, Probe,
 };
 use std::collections::BTreeMap;
@@ -29,10 +29,12 @@ const MIRRORED: Range<usize> = 512..1024;
 const COUNTED: u64 = 256;
 const ROUNDS: u64 = 20;
 
-/// The result of a run: the memory that its kernels left, and the number of messages, by command.
+/// The result of a run: the memory that its kernels left, the bytes that the worker has consumed, and the number of
+/// messages, by command.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     memory: Vec<u8>,
+    consumed: u64,
     came: BTreeMap<(u32, u64), usize>,
 }
 
@@ -99,13 +101,16 @@ fn work(t: &mut Test) -> Outcome {
         (ROUNDS as u8, &mirror_of_client(t)[..])
     );
     let mut came = BTreeMap::new();
-    // How bytes are cut into pieces, how often they are acknowledged, and how many changes of a mirror are told
-    // together does not matter to the session.
-    let counts = |r: &&Received| ![Acknowledge::CODE, protocol::HostBytes::CODE, MirrorsTold::CODE].contains(&r.code);
+    // How bytes are cut into pieces, how often they are acknowledged or reported as consumed, and how many changes of a
+    // mirror are told together does not matter to the session.
+    let varying = [Acknowledge::CODE, Consumed::CODE, protocol::HostBytes::CODE, MirrorsTold::CODE];
+    let counts = |r: &&Received| !varying.contains(&r.code);
     for received in t.worker.client.inbox.iter().filter(counts) {
         *came.entry((received.code, received.seq)).or_default() += 1;
     }
-    Outcome { memory, came }
+    let consumed = t.worker.client.inbox.iter().filter(|r| r.code == Consumed::CODE);
+    let consumed = consumed.map(|r| Consumed::decode(&r.payload).expect("bytes").0.bytes).sum();
+    Outcome { memory, consumed, came }
 }
 
 #[test]
