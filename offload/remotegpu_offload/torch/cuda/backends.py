@@ -48,8 +48,8 @@ def install() -> None:
 def _threads() -> None:
     """Replaces torch.set_num_threads with a function that also sets the number on the acceptor.
 
-    The function does so only in the main thread. The device of the acceptor may be a CPU, on which the number of threads
-    changes the last bits of results.
+    The function does so only in the main thread. The device of the acceptor may be a CPU, on which the number of
+    threads changes the last bits of results.
     """
     original = torch.set_num_threads
 
