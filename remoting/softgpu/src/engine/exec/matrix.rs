@@ -125,9 +125,9 @@ fn multiply_integers(operands: &Operands<i32>, sums: &mut [[i32; COLUMNS]; ROWS]
     }
 }
 
-/// The handler of `mma.sync`. The list of sources contains A, B and C. `imm` is the number of A's registers, and `imm`
-/// >> 8 the number of B's. A `wmma.mma` consists of `imm` >> 16 such products. All sources are read before a result is
-/// written.
+/// The handler of `mma.sync`. The list of sources contains A, B and C. `imm` is the number of A's registers, and
+/// `imm >> 8` the number of B's. A `wmma.mma` consists of `imm >> 16` such products. All sources are read before a
+/// result is written.
 pub struct MultiplyAdd;
 
 impl Handler for MultiplyAdd {
