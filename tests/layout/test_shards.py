@@ -174,6 +174,17 @@ def test_what_is_alike_up_to_its_last_hyphen_stays_in_one_process(tmp_path: Path
     assert len(set.union(*workers.values())) == 2
 
 
+def test_the_parts_of_ci_keep_their_time() -> None:
+    page = (ROOT / "docs" / "testing.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| (\d+) \| (\d+) \|$", page[page.index("## Where the time goes") :], re.MULTILINE)
+    seconds = {part: (int(most), int(last)) for part, most, last in rows}
+    parts = re.findall(r"^test(?:-longer)?: PARTS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    beside = "test-e2e, beside the others"
+    assert set(seconds) == {"demos and builds", beside, *" ".join(parts).split()}
+    assert sum(most for part, (most, _) in seconds.items() if part != beside) <= 90 * 60
+    assert [part for part, (most, last) in seconds.items() if last > most] == []
+
+
 def test_ci_runs_all_three() -> None:
     script = (ROOT / ".ci" / "run").read_text()
     assert "make test || status" in script and "make test-longer || status" in script
