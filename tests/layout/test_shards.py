@@ -114,8 +114,8 @@ def test_each_product_file_forces_a_shard() -> None:
 
 
 def test_passes_are_of_commits_that_the_history_has() -> None:
-    for name, last in shards.load_passes(TABLE).items():
-        if shards.git("rev-parse", "--is-shallow-repository") == "false":
+    if shards.git("rev-parse", "--is-shallow-repository") == "false":
+        for name, last in shards.load_passes(TABLE).items():
             assert shards.git("cat-file", "-t", last.commit) == "commit", name
 
 

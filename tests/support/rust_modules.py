@@ -132,7 +132,7 @@ def resolve(module: Module, path: list[str], seen: frozenset[tuple[Path, str]] =
         at = _find(module, first, seen)
         if at is None or first in module.defined - module.children.keys():
             return at
-    for place, name in enumerate(rest):
+    for name in rest:
         if at is None:
             return None
         if name == "super":
@@ -144,11 +144,6 @@ def resolve(module: Module, path: list[str], seen: frozenset[tuple[Path, str]] =
         if found is None:
             # The name comes from a macro, or is a variant of the item found before.
             return at
-        if place + 1 < len(rest) and rest[place + 1] not in found.children and name not in at.children:
-            imported = at.imports.get(name)
-            # The rest belongs to an item that another module defines.
-            if imported is not None and found.defined and name in found.defined:
-                return found
         at = found
     return at
 
@@ -185,27 +180,19 @@ def dependencies(root: Module) -> dict[Path, set[Path]]:
 
 
 def circles(graph: dict[Path, set[Path]]) -> list[set[Path]]:
-    """Returns the sets of two or more files that depend on each other, largest first (Tarjan's strong components)."""
-    numbers: dict[Path, int] = {}
-    low: dict[Path, int] = {}
-    stack: list[Path] = []
-    found: list[set[Path]] = []
+    """Returns the sets of two or more files that depend on each other, the largest first."""
+    reached = {file: _reached(graph, file) for file in graph}
+    # A file in a circle reaches itself.
+    found = {frozenset(other for other in reached[file] if file in reached[other]) for file in graph}
+    return sorted((set(circle) for circle in found if len(circle) > 1), key=len, reverse=True)
 
-    def visit(at: Path) -> None:
-        numbers[at] = low[at] = len(numbers)
-        stack.append(at)
-        for other in sorted(graph[at]):
-            if other not in numbers:
-                visit(other)
-                low[at] = min(low[at], low[other])
-            elif other in stack:
-                low[at] = min(low[at], numbers[other])
-        if low[at] == numbers[at]:
-            cut = stack.index(at)
-            found.append(set(stack[cut:]))
-            del stack[cut:]
 
-    for each in sorted(graph):
-        if each not in numbers:
-            visit(each)
-    return sorted((circle for circle in found if len(circle) > 1), key=len, reverse=True)
+def _reached(graph: dict[Path, set[Path]], start: Path) -> set[Path]:
+    """Returns the files that a file depends on, directly or through others."""
+    reached: set[Path] = set()
+    ahead = [start]
+    while ahead:
+        new = graph[ahead.pop()] - reached
+        reached |= new
+        ahead += new
+    return reached

@@ -15,6 +15,7 @@ from aiohttp import ClientError, StreamReader
 from kubernetes.aio import client
 
 from remotegpu.api.kubernetes import GROUP, VERSION
+from remotegpu.api.lines import one_line
 
 _PAGE: Final = 500
 _LIST_SECONDS: Final = 20.0
@@ -92,13 +93,17 @@ async def follow(api: client.CustomObjectsApi, plural: str, **selectors: str) ->
                             yield Deleted(thing)
                 if time.monotonic() - began < _LONGEST_PAUSE_SECONDS:
                     # An API server, or a proxy, that ends watches at once is not asked again at once.
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                    pause = await _rest(pause)
         except NO_ANSWER as error:
             if not (isinstance(error, client.ApiException) and error.status == _GONE):
-                yield Unreachable(one_line(error))
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                yield Unreachable(cause_of(error))
+        pause = await _rest(pause)
+
+
+async def _rest(pause: float) -> float:
+    """Sleeps for `pause` seconds. Returns the length of the next pause in sequence."""
+    await asyncio.sleep(pause)
+    return min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 async def _list(api: client.CustomObjectsApi, plural: str, selectors: dict[str, str]) -> tuple[list[Object], str]:
@@ -159,8 +164,7 @@ def _is_older(version: str, seen: str) -> bool:
     return version.isdecimal() and seen.isdecimal() and int(version) < int(seen)
 
 
-def one_line(error: Exception) -> str:
-    """Returns the cause on one line. The text of an ApiException would also have headers and body."""
-    if isinstance(error, client.ApiException):
-        return " ".join(f"{error.status} {error.reason}".split())[:_MOST_CAUSE]
-    return " ".join(str(error).split()) or type(error).__name__
+def cause_of(error: Exception) -> str:
+    """Returns the cause alone, in one printable line: an ApiException prints headers and body."""
+    text = f"{error.status} {error.reason}" if isinstance(error, client.ApiException) else str(error)
+    return one_line(" ".join(text.split()), _MOST_CAUSE) or type(error).__name__

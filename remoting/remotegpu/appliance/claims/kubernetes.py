@@ -8,7 +8,7 @@ from kubernetes.aio import client, config
 
 from remotegpu.api.kubernetes import CLAIMS
 from remotegpu.appliance.claims.reviews import Identity, TokenRefusedError, UnreachableError
-from remotegpu.kube.reflector import NO_ANSWER, Changed, Deleted, Listed, Unreachable, follow, one_line
+from remotegpu.kube.reflector import NO_ANSWER, Changed, Deleted, Listed, Unreachable, cause_of, follow
 
 _REVIEW_SECONDS: Final = 2.0
 _POD_NAME: Final = "authentication.kubernetes.io/pod-name"
@@ -57,7 +57,7 @@ class ApiServer:
         try:
             reply = await self._authentication.create_token_review(request, _request_timeout=_REVIEW_SECONDS)
         except NO_ANSWER as error:
-            raise UnreachableError(one_line(error)) from None
+            raise UnreachableError(cause_of(error)) from None
         status = reply.status
         audiences = frozenset(status.audiences or ()) & frozenset(self._audiences)
         if not status.authenticated or not audiences:

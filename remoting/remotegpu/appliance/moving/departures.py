@@ -199,9 +199,8 @@ class Departures:
         """Settles the lease at the destination. On failure its sessions continue here, and RefusalError is raised."""
         ended = "Ended: one of its processes ended meanwhile; move it again"
         staying = [answer for answer in answers if not isinstance(answer, Moved)]
-        reasons = [one_line(answer.reason, _MOST_REASON) for answer in staying if isinstance(answer, NotMoved)]
-        reasons = list(filter(None, reasons))
-        why = [*reasons, ended][0] if staying else ""
+        reasons = (one_line(answer.reason, _MOST_REASON) for answer in staying if isinstance(answer, NotMoved))
+        why = next(filter(None, reasons), ended) if staying else ""
         try:
             await _aside(other.settle_lease, invitation, keep=not why)
         except ApplianceError as error:

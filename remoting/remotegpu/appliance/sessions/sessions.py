@@ -447,16 +447,15 @@ class Sessions:
                 note_change(session.lease)
                 # A worker that announces its end and does not end is killed.
                 self._spawn(_see_off(process, "" if session.offers else "it ends"))
-            case (
-                requests.Grant() | requests.Leaving() | requests.Return() | requests.Memory() | requests.Unhealthy()
-            ) if request.device < len(session.lease.quotas):
-                self._account(session, process, request)
+            case request if isinstance(request, AboutMemory):
+                if request.device < len(session.lease.quotas):
+                    self._account(session, process, request)
             case requests.Export() if self._has_all_descriptors(tenant_of(session.lease)):
                 # The worker learns that there is no room.
                 if file is not None:
                     file.close()
                 _share(session, process, request, None)
-            case requests.Export() | requests.Import() | requests.Release() | requests.Freed() | requests.HandOn():
+            case request if isinstance(request, AboutExports):
                 _share(session, process, request, file)
             case requests.Code(number, name):
                 image = self._code.find(tenant_of(session.lease), name)

@@ -24,11 +24,11 @@ impl Session {
             self.check_movable()?;
             self.check_unshared()?;
             let ground = self.ground()?;
-            let todo = self.places(&ground.slabs).iter().flat_map(parts).collect();
+            let remaining = self.places(&ground.slabs).iter().flat_map(parts).collect();
             self.hold.sends_ahead = true;
             self.helpers.start(
                 move |_| (ahead.make(ground), ahead),
-                move |session: &mut Session, (made, ahead)| session.sent_ahead(made, ahead, todo),
+                move |session: &mut Session, (made, ahead)| session.sent_ahead(made, ahead, remaining),
             );
             Ok(())
         });
@@ -38,13 +38,13 @@ impl Session {
     }
 
     /// Handles the end of a batch, and sends the next one.
-    fn sent_ahead(&mut self, sent: Result<(), Failed>, mut ahead: Ahead, mut todo: VecDeque<Place>) {
+    fn sent_ahead(&mut self, sent: Result<(), Failed>, mut ahead: Ahead, mut remaining: VecDeque<Place>) {
         if let Err(reason) = sent {
             (self.hold.sends_ahead, self.hold.ahead) = (false, Some(ahead));
             self.forget_ahead();
             return self.requests.push(Request::NotMoved { reason });
         }
-        let batch = self.next_batch(&mut todo);
+        let batch = self.next_batch(&mut remaining);
         if batch.is_empty() {
             return self.is_ahead(ahead);
         }
@@ -56,7 +56,7 @@ impl Session {
                 session.helpers.start(
                     // Memory that cannot be read now is sent when the session is stopped.
                     move |_| (ahead.send(&fetched.unwrap_or_default()), ahead),
-                    move |session: &mut Session, (sent, ahead)| session.sent_ahead(sent, ahead, todo),
+                    move |session: &mut Session, (sent, ahead)| session.sent_ahead(sent, ahead, remaining),
                 );
             },
         );
@@ -76,10 +76,10 @@ impl Session {
     }
 
     /// Returns the next places to send, without those that are no longer mapped.
-    fn next_batch(&self, todo: &mut VecDeque<Place>) -> Vec<Place> {
+    fn next_batch(&self, remaining: &mut VecDeque<Place>) -> Vec<Place> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while bytes < BATCH
-            && let Some(place) = todo.pop_front()
+            && let Some(place) = remaining.pop_front()
         {
             if self.memory.is_mapped(place.address, place.size) {
                 bytes += place.size;
