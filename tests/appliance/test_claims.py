@@ -383,3 +383,26 @@ def test_where_a_claim_has_moved_is_told_to_its_pods_alone(cluster: Cluster, dis
         assert told_where(one.tenant(claim, team.pod)) == ("PERMISSION_DENIED", "")
         cluster.delete_claim(claim)
         until(lambda: told_where(one.tenant(claim, team.other))[0] == "PERMISSION_DENIED", 10, "nobody is")
+
+
+def test_what_it_has_no_room_for_it_reports_until_it_has(
+    cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team
+) -> None:
+    """A status that no operator wrote: two claims that are more than a GPU, and one for a GPU that is elsewhere."""
+
+    def reported() -> set[str]:
+        return {each.lease_id for each in appliance.client.inventory().unserved}
+
+    assert reported() == set()
+    whole = cluster.claim(team.namespace, appliance.place(appliance.gpus[0].shareable_bytes), consumers=[team.pod])
+    strange = replace(appliance.place(SHARE), gpu="GPU-elsewhere")
+    elsewhere = cluster.claim(team.namespace, strange, consumers=[team.pod])
+    until(lambda: reported() == {whole.lease_id, elsewhere.lease_id}, 5, "both are refused")
+    assert appliance.served(claim) is not None, "the claim that has its share keeps it"
+    why = {each.lease_id: each.why for each in appliance.client.inventory().unserved}
+    assert "GPU-elsewhere" in why[elsewhere.lease_id]
+    cluster.delete_claim(claim)
+    until(lambda: appliance.served(whole) is not None, REVOKED_SECONDS, "there is room now")
+    assert reported() == {elsewhere.lease_id}
+    cluster.delete_claim(elsewhere)
+    until(lambda: reported() == set(), 5, "nothing is refused")
