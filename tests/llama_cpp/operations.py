@@ -17,7 +17,7 @@ from llama_cpp.decoding import native_command, program
 
 # Operations in a row that CUDA joins, which the list of cases does not have.
 JOINED: Final = (
-    "ADD_ADD", "ADD_RMS_NORM", "GATED_DELTA_NET_CACHE_FUSION", "GROUP_NORM_MUL_ADD", "L2_NORM_BATCH", "LLAMA",
+    "ADD_ADD", "ADD_RMS_NORM", "GATED_DELTA_NET_CACHE_FUSION", "GROUP_NORM_MUL_ADD", "L2_NORM_BATCH",
     "MOE_REDUCE", "MUL_MAT_VEC_FUSION", "NORM_MUL_ADD", "RELU_SQR", "RMS_NORM_MUL_ADD", "RMS_NORM_MUL_ROPE",
     "ROPE_SET_ROWS", "SNAKE_FUSE", "SOFTCAP", "SSM_CONV_BIAS_SILU", "SSM_SCAN_ROLLBACK", "TOPK_MOE", "TOPK_QSA",
 )  # fmt: skip
@@ -79,7 +79,7 @@ def all_outcomes(operation: str, seconds: float) -> Iterator[Outcome]:
 
 
 def _run(operation: str, more: tuple[str, ...], seconds: float) -> Iterator[Outcome]:
-    """Yields what the program says of each case. If it does not come to its end, the last outcome says so, without a case."""
+    """Yields what the program says of each case; if it does not come to its end, a last outcome without a case."""
     command = native_command(program("test-backend-ops"), "test", "-b", "CUDA0", "-o", operation, *more)
     with TemporaryFile() as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
         begun, last = time.monotonic(), ""
