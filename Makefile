@@ -14,7 +14,7 @@ RUST_SOURCES := $(shell find remoting tools/bench tools/recorder -name '*.rs' -o
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help help-all set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-longer test-rust test-python test-api test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
+.PHONY: help help-all set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-longer test-rust test-python test-api test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving test-null-sglang llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
 
 # What a person needs first; `make help-all` shows the rest.
 MAIN := build demo demo-torch demo-kubernetes test test-longer test-e2e test-all lint generate docs bench clean
@@ -220,10 +220,10 @@ test-everything: build target/undefended/.built target/portable/.built release-f
 	@echo "==> Tests marked thorough"
 	@$(PYTHON) -m pytest -m thorough
 
-test-all: .venv/.installed ## Every test that needs no GPU: hours, and 28 GB of wheels; run again, it leaves out the parts that passed on these files
+test-all: .venv/.installed ## Every test that needs no GPU: hours, and 30 GB of wheels; run again, it leaves out the parts that passed on these files
 	@tree=$$($(SHARD) --tree); $(MAKE) --no-print-directory $(ALL_PARTS:%=target/test-all/$$tree/%.passed)
 
-ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-null-serving test-serving-values test-order test-mirrors sanitize-address sanitize-thread
+ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-null-serving test-null-sglang test-serving-values test-order test-mirrors sanitize-address sanitize-thread
 
 # Fewer programs than `make test-order`, which takes an hour by itself.
 target/test-all/%/test-order.passed: export ORDER_PROGRAMS = 1000
@@ -256,6 +256,11 @@ shard-serving-null: build null-serving
 
 null-serving: .venv/.installed
 	@tools/null_serving.sh
+
+test-null-sglang: build null-serving ## SGLang from its wheel on a share of a null GPU, by three carriers: 2 GB of wheels beside vLLM's
+	@tools/null_serving.sh sglang
+	@echo "==> SGLang on a null GPU: answers, round trips of a token"
+	@$(PYTHON) -m pytest -m null_sglang --durations=0 tests/null
 
 llama-cpp: build ## llama.cpp with CUDA into target/serving, by the kernels that shard serving-values calls: some minutes, once
 	@tools/llama_cpp.sh few

@@ -86,10 +86,10 @@ class Decoding:
 
 
 @contextmanager
-def decoding(folder: Path, longest: int, steps: int, *options: str, code: int = 0, **more: str) -> Iterator[Decoding]:
+def decoding(folder: Path, longest: int, steps: int, *options: str, carrier: str = "direct") -> Iterator[Decoding]:
     environment = {
         "REMOTEGPU_STATS": str(folder / "statistics"),
-        "REMOTEGPU_CARRIER": "direct",
+        "REMOTEGPU_CARRIER": carrier,
         # The program's own process decodes, so that it can count each step.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }

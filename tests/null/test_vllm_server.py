@@ -7,18 +7,16 @@ one test has four of them.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from null.serving import SECONDS, model, null_h100
-from null.vllm_server import Server, serve, started
+from null.vllm_server import Server, round_trips, serve, started
 from support import proxied
 from support.faultproxy import FaultProxy
 from support.system import Appliance, free_port, until
@@ -28,8 +26,6 @@ GIB = 1 << 30
 # A stream has TOKENS tokens; the connection is cut after each CUT_EVERY of them, and has a delay meanwhile.
 TOKENS, CUT_EVERY, DELAY_MS = 120, 30, 5
 MOST_ROUND_TRIPS = 10
-# A process writes its statistics every 0.1 s, and they are read every 0.05 s.
-READINGS = 10
 HALF, WHOLE = "0.45", "0.9"
 EAGER = "--enforce-eager"
 
@@ -79,20 +75,6 @@ def test_servers_survive_cuts_and_give_back_what_killed_ones_had(tmp_path: Path)
             of_last.send_signal(signal.SIGTERM)
             assert of_last.wait(120) == 0
         until(lambda: it.leased_bytes() == 0, 30, "the share is back")
-
-
-def round_trips(statistics: Path) -> int:
-    """The round trips of all processes, once their statistics stop changing."""
-    counted: list[int] = [*range(READINGS)]
-
-    def settled() -> bool:
-        # A file may be read while it is written.
-        with suppress(json.JSONDecodeError):
-            counted.append(sum(json.loads(file.read_text())["round_trips"] for file in statistics.glob("*.json")))
-        return len(set(counted[-READINGS:])) == 1
-
-    until(settled, 30, "the statistics rest")
-    return counted[-1]
 
 
 def at_once(*servers: Server) -> None:

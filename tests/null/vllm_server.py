@@ -17,6 +17,8 @@ from urllib.request import Request, urlopen
 from null.serving import PYTHON, SECONDS, settings
 from support.system import until
 
+# A process writes its statistics every 0.1 s, and they are read every 0.05 s.
+READINGS = 10
 PROMPT = " ".join(f"w{at}" for at in range(64))
 
 
@@ -117,3 +119,17 @@ def started(command: list[str], log: Path, **more: str) -> Iterator[subprocess.P
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def round_trips(statistics: Path) -> int:
+    """The round trips of all processes, once their statistics stop changing."""
+    counted: list[int] = [*range(READINGS)]
+
+    def settled() -> bool:
+        # A file may be read while it is written.
+        with suppress(json.JSONDecodeError):
+            counted.append(sum(json.loads(file.read_text())["round_trips"] for file in statistics.glob("*.json")))
+        return len(set(counted[-READINGS:])) == 1
+
+    until(settled, 30, "the statistics rest")
+    return counted[-1]

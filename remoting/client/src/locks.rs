@@ -7,9 +7,9 @@
 //! lock").
 //!
 //! Locks without a rank are plain `Mutex`es of two kinds. Those that are held while commands are sent (of an event, a
-//! module, a graph, a context's limits) are taken before all ranked locks but [`Rank::Context`]. All others protect a
-//! few fields for a moment, and no ranked lock is taken while they are held. `try_lock` may be called in any order,
-//! because it does not wait.
+//! module, a graph, a context's limits), or while NVML asks an appliance, are taken before all ranked locks but
+//! [`Rank::Context`]. All others protect a few fields for a moment, and no ranked lock is taken while they are held.
+//! `try_lock` may be called in any order, because it does not wait.
 
 use std::cell::RefCell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};

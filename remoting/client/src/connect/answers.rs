@@ -93,6 +93,17 @@ pub struct DeviceState {
     pub processes: Vec<Process>,
 }
 
+impl DeviceState {
+    /// Counts `unused` bytes as free, which the appliance counts as used: process `pid` was granted them, and has not
+    /// allocated them.
+    pub fn leave_out_unused(&mut self, pid: u32, unused: u64) {
+        self.memory_used_bytes = self.memory_used_bytes.saturating_sub(unused);
+        if let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) {
+            process.memory_bytes = process.memory_bytes.saturating_sub(unused);
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,

@@ -13,4 +13,6 @@ mod platform;
 pub mod target;
 pub mod ticket;
 
-pub use platform::{Access, Device, LaunchLimits, all, driver_version, get, initialise, unreachable_device};
+pub use platform::{
+    Access, Device, LaunchLimits, all, driver_version, get, initialise, unreachable_device, unused_memory,
+};

@@ -193,6 +193,12 @@ pub fn get(ordinal: i32) -> Result<&'static Device, Code> {
     all()?.get(index?).ok_or(CUDA_ERROR_INVALID_DEVICE)
 }
 
+/// Returns the number of bytes of the device with this UUID that this process was granted and has not allocated.
+pub fn unused_memory(uuid: &[u8; 16]) -> u64 {
+    let devices = all().unwrap_or_default();
+    devices.iter().find(|device| device.info.uuid == *uuid).map_or(0, |device| device.memory.unused())
+}
+
 impl Device {
     /// Returns the appliance's default limit of managed memory in MiB, or `None` if it has no such limit.
     pub fn managed_mib(&self) -> Option<u32> {

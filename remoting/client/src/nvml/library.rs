@@ -13,6 +13,7 @@ use driverapi::settings;
 use super::guard::Code;
 use super::memo::Memo;
 use crate::connect::{self, ConnectError, DeviceInfo, DeviceState, ErrorKind, Hello, Patience, Share};
+use crate::devices;
 use crate::program::log;
 
 /// The first device handle. A handle is this number plus the device's index. It is never used as a pointer, so a wrong
@@ -36,6 +37,8 @@ pub struct Device {
 
 struct Appliance {
     share: Share,
+    /// The UUIDs of its devices.
+    uuids: Vec<[u8; 16]>,
     state: Memo<Vec<DeviceState>, Code>,
 }
 
@@ -96,7 +99,8 @@ impl Library {
             oldest.map(|(hello, _)| (hello.driver_version, hello.driver_release.clone())).unwrap_or_default();
         let mut devices = Vec::new();
         for (hello, share) in found {
-            let appliance = Arc::new(Appliance { share, state: Memo::default() });
+            let uuids = hello.devices.iter().map(|info| info.uuid).collect();
+            let appliance = Arc::new(Appliance { share, uuids, state: Memo::default() });
             for (place, info) in hello.devices.into_iter().enumerate() {
                 devices.push(Device { index: 0, info, place, appliance: Arc::clone(&appliance) });
             }
@@ -168,12 +172,16 @@ impl Device {
     /// # Errors
     /// `NVML_ERROR_GPU_IS_LOST` if the appliance cannot be reached.
     pub fn state(&self) -> Result<DeviceState, Code> {
-        let Appliance { share, state } = &*self.appliance;
+        let Appliance { share, uuids, state } = &*self.appliance;
         let states = state.get(|| {
-            connect::device_state(share).map_err(|error| {
+            let mut states = connect::device_state(share).map_err(|error| {
                 log::error(&error.message);
                 NVML_ERROR_GPU_IS_LOST
-            })
+            })?;
+            for (state, uuid) in states.iter_mut().zip(uuids) {
+                state.leave_out_unused(std::process::id(), devices::unused_memory(uuid));
+            }
+            Ok(states)
         })?;
         states.get(self.place).cloned().ok_or(NVML_ERROR_GPU_IS_LOST)
     }

@@ -184,10 +184,14 @@ impl DeviceMemory {
         let answer = live.session.call(0, &MemoryQuery { device: self.index })?;
         let share: MemoryState = answer.success()?.decode()?;
         self.wait_for_contexts()?;
+        Ok((share.free.saturating_add(self.unused()).min(share.limit), share.limit))
+    }
+
+    /// Returns the number of bytes that the worker granted to this process and that nothing uses.
+    pub fn unused(&self) -> u64 {
         let state = &mut *self.state.lock();
         state.collect();
-        let own = state.unused_grant() + state.heap.mapped() - state.heap.used();
-        Ok((share.free.saturating_add(own).min(share.limit), share.limit))
+        state.unused_grant() + state.heap.mapped() - state.heap.used()
     }
 
     /// Returns the number of bytes that the program has allocated from a pool.
