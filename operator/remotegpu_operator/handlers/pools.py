@@ -1,14 +1,14 @@
-"""Watches pools: wakes the pools' loop when a pool is created, changed or deleted."""
+"""Pools: what happens when one is created, changed or deleted."""
 
-from collections.abc import Callable
 from typing import Any
 
 import kopf
 
 from remotegpu.api.kubernetes import GROUP, POOLS, VERSION
+from remotegpu_operator.process import Process
 
 
-def register(registry: kopf.OperatorRegistry, look: Callable[[], None]) -> None:
-    @kopf.on.event(GROUP, VERSION, POOLS, registry=registry)
-    async def pool_changed(**_: Any) -> None:
-        look()
+@kopf.on.event(GROUP, VERSION, POOLS)
+async def pool_changed(memo: Process, **_: Any) -> None:
+    """Wakes the loop of pools, which reads all pools again."""
+    memo.pools.wake.set()
