@@ -173,7 +173,7 @@ def test_the_lease_is_renewed_while_the_work_takes_long(
 ) -> None:
     seen: list[str] = []
 
-    async def work() -> None:
+    async def work(_: object) -> None:
         """Blocks its event loop until the Lease has been renewed by another loop."""
         first = leases.get(LEASE)["spec"]["renewTime"]
         until(lambda: leases.get(LEASE)["spec"]["renewTime"] != first, 10, "the Lease is renewed")
@@ -184,7 +184,7 @@ def test_the_lease_is_renewed_while_the_work_takes_long(
         await process.stop.wait()
         await process.end()
 
-    monkeypatch.setattr(process, "_lead", work)
+    monkeypatch.setattr(process, "_work", work)
     asyncio.run(follow())
     assert seen
     assert process.status == 0
@@ -204,7 +204,7 @@ def test_work_that_the_lease_ran_out_for_is_no_failure_of_ours(
 ) -> None:
     """The renewal that was slow came after all, so the Lease is ours again, and the next one need not wait for it."""
 
-    async def fail() -> None:
+    async def fail(_: object) -> None:
         raise ExceptionGroup("work", [ExceptionGroup("claims", [error])])
 
     async def follow() -> None:
@@ -212,7 +212,7 @@ def test_work_that_the_lease_ran_out_for_is_no_failure_of_ours(
         await process.stop.wait()
         await process.end()
 
-    monkeypatch.setattr(process, "_lead", fail)
+    monkeypatch.setattr(process, "_work", fail)
     asyncio.run(follow())
     assert process.status == 1
     assert leases.get(LEASE)["spec"]["holderIdentity"] == ""

@@ -1,29 +1,29 @@
-"""Nodes: what happens when one is added or removed, or when its labels, taints or GPUs change.
-
-A kubelet writes its node often; other changes are ignored.
-"""
+"""Nodes: appliances run on them, and pods with a share."""
 
 from typing import Any
 
 import kopf
 
-from remotegpu_operator.builders.appliances import CUDA_RESOURCE
+from remotegpu_operator.claims.stores import same_node
+from remotegpu_operator.cluster.kube import Object
 from remotegpu_operator.process import Process
-
-_seen: dict[str, Any] = {}
 
 
 @kopf.on.event("", "v1", "nodes")
-async def node_changed(type: str | None, name: str, body: kopf.Body, memo: Process, **_: Any) -> None:  # noqa: A002 (kopf's name)
-    """Wakes the loop of pools, which reads all nodes again."""
-    allocatable = body.get("status", {}).get("allocatable", {})
-    view = (
-        dict(body["metadata"].get("labels", {})),
-        list(body.get("spec", {}).get("taints", [])),
-        allocatable.get(CUDA_RESOURCE),
-    )
-    before = _seen.pop(name, None)
-    if type != "DELETED":
-        _seen[name] = view
-    if _seen.get(name) != before:
-        memo.pools.wake.set()
+async def reported(event: Any, memo: Process, **_: Any) -> None:
+    memo.report(memo.stores.nodes, event)
+
+
+def changed(process: Process, before: Object | None, now: Object | None) -> None:
+    """Handles a node that appears or goes, or whose labels, taints or amounts change. Heartbeats are ignored.
+
+    Appliances: a pass of `pools` makes one for a new node that a pool selects. It drains the appliance of a node that
+    went or is not selected any more (`Pools._replace`); the appliance's claims then have no GPU (`Claims._next`).
+    Pods that are being deleted on the node: without the node, or with the taint `out-of-service`, they are over and
+    their shares are released (`claims/leaving.py`).
+    Pods that wait for a node with a device plugin: their gates may be removed now (`claims/landing.py`).
+    """
+    if before is not None and now is not None and same_node(before, now):
+        return
+    process.pools.wake.set()
+    process.claims.node_changed((now or before or {})["metadata"]["name"])

@@ -1,19 +1,22 @@
 """The process: what happens when it starts, when it ends, and when it needs access to the API server."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import kopf
 from kopf._core.reactor import inventory
 
-from remotegpu_operator.cluster.kube import WATCH_SECONDS
+from remotegpu_operator.cluster.kube import PAGE, WATCH_SECONDS
+from remotegpu_operator.handlers import claims, classes, nodes, pods, pools, quotas
 from remotegpu_operator.process import Process
 
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
 async def process_starts(settings: kopf.OperatorSettings, memo: Process, **_: Any) -> None:
-    """Waits for the Lease, and begins the work. kopf watches objects only after this."""
-    configure(settings)
+    """Waits for the Lease, lists all objects, and begins the work. kopf watches objects only after this."""
+    configure(settings, memo)
+    connect(memo)
     await memo.start()
 
 
@@ -30,14 +33,32 @@ def access_is_needed(memo: Process, **arguments: Any) -> kopf.ConnectionInfo | N
     return dataclasses.replace(inside, server=memo.api.server) if inside else kopf.login_with_kubeconfig(**arguments)
 
 
-def configure(settings: kopf.OperatorSettings) -> None:
+def connect(process: Process) -> None:
+    """Connects each store with the handler of its kind."""
+    stores = process.stores
+    for store, kind in (
+        (stores.nodes, nodes),
+        (stores.pools, pools),
+        (stores.quotas, quotas),
+        (stores.classes, classes),
+        (stores.claims, claims),
+        (stores.pods, pods),
+    ):
+        store.on_change = functools.partial(kind.changed, process)
+
+
+def configure(settings: kopf.OperatorSettings, process: Process) -> None:
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.networking.connect_timeout = 3
     settings.networking.request_timeout = 10
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.client_timeout = WATCH_SECONDS + 15
+    settings.watching.chunk_size = PAGE
     settings.persistence.diffbase_storage = NoDiffBase()
+    for store in process.stores.all():
+        if store.labels:
+            settings.watching.label_selectors[*store.resource.names] = store.labels
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
@@ -54,7 +75,7 @@ class NoDiffBase(kopf.DiffBaseStorage):
 
 
 class NoMemories(inventory.ResourceMemories):
-    """kopf remembers nothing of single objects. It would for ever remember one whose deletion it missed."""
+    """kopf remembers nothing of single objects. It would never forget one whose deletion it missed."""
 
     async def recall(self, *_: Any, memobase: Any = None, **__: Any) -> inventory.ResourceMemory:
         return inventory.ResourceMemory(memo=memobase)

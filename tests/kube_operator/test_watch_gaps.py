@@ -1,0 +1,69 @@
+"""Tests of deletions that no watch reports: the API server says that the version of a watch is too old (410).
+
+After that, kopf lists the objects again and does not report those that are gone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.apiserver import ApiServer
+from support.kubelab import (
+    CLAIMS,
+    MIB,
+    POOLS,
+    Kube,
+    all_free,
+    claim,
+    in_parallel,
+    node,
+    operator,
+    pool,
+    pool_status,
+    ready,
+)
+from support.kubenodes import Nodes
+from support.system import Watch, until
+from support.watchgap import watch_gap
+
+MINE = CLAIMS.format("team")
+GPUS = 8
+
+
+@pytest.mark.parametrize("left", [GPUS // 2, 0], ids=lambda left: f"{left}-left")
+def test_claims_deleted_in_a_gap_of_the_watch_free_their_shares_within_60_seconds(
+    server: ApiServer, kube: Kube, folder: Path, left: int
+) -> None:
+    """Each claim has a GPU. Claims of others need the GPUs of those that are deleted in the gap."""
+
+    def make(numbers: range) -> None:
+        in_parallel(lambda number: kube("POST", MINE, claim(f"c{number:02}", "default", fraction="1")), numbers)
+
+    def allocated() -> int:
+        return sum((each.get("status") or {}).get("phase") == "Allocated" for each in kube.items(MINE))
+
+    kube.namespace("team")
+    kube("POST", "/api/v1/nodes", node("node-a"))
+    kube("POST", POOLS, pool("default", software={"gpus": GPUS, "memory": 1024 * MIB}))
+    with (
+        watch_gap(server.kubeconfig, folder) as gap,
+        operator(gap.kubeconfig, folder) as running,
+        Nodes(kube, subnet=16),
+    ):
+        ready(kube, 1)
+        make(range(GPUS))
+        until(lambda: allocated() == GPUS, 30, "every claim has a GPU")
+        until(lambda: pool_status(kube)["free"] != pool_status(kube)["total"], 30, "the pool says so")
+        gap.begin("gpuclaims")
+        until(lambda: gap.waiting["gpuclaims"], 30, "the operator wants to watch further")
+        in_parallel(lambda number: kube("DELETE", f"{MINE}/c{number:02}"), range(left, GPUS))
+        gap.end("gpuclaims")
+        paused = Watch()
+        if left:
+            make(range(GPUS, 2 * GPUS - left))
+            until(lambda: allocated() == GPUS, 90, "the other claims have the GPUs")
+        else:
+            until(lambda: all_free(kube), 90, "all is free")
+        assert paused.within(62)
+        assert running.process.poll() is None
