@@ -16,11 +16,12 @@ from remotegpu_operator.appliances.tokens import tokens
 from remotegpu_operator.builders.appliances import Installation
 from remotegpu_operator.claims.claims import Claims
 from remotegpu_operator.claims.stores import Stores
+from remotegpu_operator.cluster.cache import follow
 from remotegpu_operator.cluster.events import Events
 from remotegpu_operator.cluster.kube import Api, ApiError, Object, Unanswered, configuration
 from remotegpu_operator.cluster.leadership import CALL_SECONDS, Leadership, NotLeaderError
 from remotegpu_operator.cluster.store import Store
-from remotegpu_operator.cluster.sweep import Sweep
+from remotegpu_operator.cluster.sweep import Sweep, fill
 from remotegpu_operator.dashboard import serving as dashboard
 from remotegpu_operator.pools import Pools
 from remotegpu_operator.serving import probes
@@ -65,7 +66,7 @@ class Process:
         settings = self._settings
         self._leading = asyncio.get_running_loop().create_future()
         await self._running.enter_async_context(dashboard.serving(settings))
-        # kopf and a thousand claims at once keep this loop busy. A loop of its own renews the Lease on time, and
+        # A thousand claims at once, and kopf, keep this loop busy. A loop of its own renews the Lease on time, and
         # answers probes.
         self._begin(beside(self._hold_lease))
         leadership = await asyncio.shield(self._leading)
@@ -96,8 +97,8 @@ class Process:
             inventory.move,
             settings.accounting,
         )
-        self.sweep = Sweep(self.api, self.stores.all())
-        await self.sweep.fill()
+        self.sweep = Sweep(self.api, self.stores.of_kopf())
+        await fill(self.api, self.stores.all())
         self._begin(self._work(events))
 
     def report(self, store: Store, event: Object) -> None:
@@ -129,6 +130,7 @@ class Process:
         async with asyncio.TaskGroup() as group:
             group.create_task(events.run())
             group.create_task(self.sweep.run())
+            group.create_task(follow(self.api, self.stores.claims))
             group.create_task(self.claims.run(self.pools.known))
             group.create_task(self.pools.run(self.claims))
 

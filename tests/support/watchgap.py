@@ -1,4 +1,4 @@
-"""An HTTP proxy of the API server that ends the watches of a kind, and says later that their version is too old."""
+"""An HTTP proxy of the API server that ends the watches of a path, and says later that their version is too old."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ class WatchGap:
         self._tls.load_cert_chain(configuration.cert_file, configuration.key_file)
         self.kubeconfig = folder / "watch-gap.kubeconfig"
         self._watches: defaultdict[str, set[asyncio.Task[object]]] = defaultdict(set)
-        # By plural: set when the gap is over, and the number of watches that have come since it began.
+        # By path: set when the gap is over, and the number of watches that have come since it began.
         self._gaps: dict[str, asyncio.Event] = {}
         self.waiting: defaultdict[str, int] = defaultdict(int)
 
-    def begin(self, plural: str) -> None:
-        """Ends the watches of a kind. Later ones get no answer before `end`."""
-        self._loop.call_soon_threadsafe(self._begin, plural)
+    def begin(self, path: str) -> None:
+        """Ends the watches of a path. Later ones get no answer before `end`."""
+        self._loop.call_soon_threadsafe(self._begin, path)
 
-    def end(self, plural: str) -> None:
+    def end(self, path: str) -> None:
         """Answers each watch that waits with 410."""
-        self._loop.call_soon_threadsafe(self._end, plural)
+        self._loop.call_soon_threadsafe(self._end, path)
 
-    def _begin(self, plural: str) -> None:
-        self._gaps[plural] = asyncio.Event()
-        for task in self._watches[plural]:
+    def _begin(self, path: str) -> None:
+        self._gaps[path] = asyncio.Event()
+        for task in self._watches[path]:
             task.cancel()
 
-    def _end(self, plural: str) -> None:
-        self._gaps.pop(plural).set()
+    def _end(self, path: str) -> None:
+        self._gaps.pop(path).set()
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
-        plural = request.path.rsplit("/", 1)[1]
+        path = request.path
         watches = "watch" in request.query
-        if watches and (gap := self._gaps.get(plural)) is not None:
-            self.waiting[plural] += 1
+        if watches and (gap := self._gaps.get(path)) is not None:
+            self.waiting[path] += 1
             await gap.wait()
             return web.json_response({"type": "ERROR", "object": _EXPIRED})
         task = asyncio.current_task()
         assert task is not None
         if watches:
-            self._watches[plural].add(task)
+            self._watches[path].add(task)
         try:
             return await self._answer(request)
         finally:
-            self._watches[plural].discard(task)
+            self._watches[path].discard(task)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _ONE_HOP}

@@ -1,4 +1,4 @@
-"""The objects that the operator follows in all namespaces, which kopf's handlers report."""
+"""The objects that the operator follows in all namespaces. Each kind is read once."""
 
 from dataclasses import dataclass, field, fields
 from typing import Final
@@ -42,3 +42,7 @@ class Stores:
 
     def all(self) -> list[Store]:
         return [getattr(self, each.name) for each in fields(self)]
+
+    def of_kopf(self) -> list[Store]:
+        """Returns the stores that kopf's events fill: all but that of claims."""
+        return [each for each in self.all() if each is not self.claims]

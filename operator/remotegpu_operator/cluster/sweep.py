@@ -1,7 +1,7 @@
 """Finds deletions that a watch has missed, by lists of the objects' metadata.
 
-After a gap in a watch kopf lists the objects again, but does not report those that were deleted in between. A claim
-that was deleted then would keep its share without end.
+After a gap in a watch kopf lists the objects again, but does not report those that were deleted in between. The claim
+of a pod that was deleted then would keep its share without end.
 """
 
 import asyncio
@@ -28,17 +28,6 @@ class Sweep:
         self._stores = stores
         self._due: set[Store] = set()
         self._woken = asyncio.Event()
-
-    async def fill(self) -> None:
-        """Fills the stores with all objects. kopf's own lists then meet versions that are known."""
-        for store in self._stores:
-            while True:
-                try:
-                    store.replace(*await self._api.list(store.resource, labels=store.labels))
-                    break
-                except (ApiError, *Unanswered) as error:
-                    _log.warning("listing %s: %r", store.resource.plural, error)
-                    await asyncio.sleep(_RETRY_SECONDS)
 
     def listed(self, store: Store) -> None:
         """Notes that kopf has listed the objects again: its watch may have missed deletions before."""
@@ -67,3 +56,15 @@ class Sweep:
             _log.warning("sweeping %s: %r", store.resource.plural, error)
             self.listed(store)
             await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def fill(api: Api, stores: Collection[Store]) -> None:
+    """Fills the stores with all objects. kopf's own lists then meet versions that are known."""
+    for store in stores:
+        while True:
+            try:
+                store.replace(*await api.list(store.resource, labels=store.labels))
+                break
+            except (ApiError, *Unanswered) as error:
+                _log.warning("listing %s: %r", store.resource.plural, error)
+                await asyncio.sleep(_RETRY_SECONDS)

@@ -1,17 +1,10 @@
-"""Claims (GPUClaim): each asks for a share of GPUs, and its status has the share that it was given."""
+"""Claims (GPUClaim): each asks for a share of GPUs, and its status has the share that it was given.
 
-from typing import Any
+kopf does not watch claims: an event costs it several times as much CPU as `cluster/cache.py`, which follows them.
+"""
 
-import kopf
-
-from remotegpu.api.kubernetes import CLAIMS, GROUP, VERSION
 from remotegpu_operator.cluster.kube import Object
 from remotegpu_operator.process import Process
-
-
-@kopf.on.event(GROUP, VERSION, CLAIMS)
-async def reported(event: Any, memo: Process, **_: Any) -> None:
-    memo.report(memo.stores.claims, event)
 
 
 def changed(process: Process, before: Object | None, now: Object | None) -> None:

@@ -17,11 +17,12 @@ async def reported(event: Any, memo: Process, **_: Any) -> None:
 def changed(process: Process, before: Object | None, now: Object | None) -> None:
     """Handles a node that appears or goes, or whose labels, taints or amounts change. Heartbeats are ignored.
 
-    Appliances: a pass of `pools` makes one for a new node that a pool selects. It drains the appliance of a node that
-    went or is not selected any more (`Pools._replace`); the appliance's claims then have no GPU (`Claims._next`).
+    Appliances (`Pools._pass`): a node that a pool selects gets one. The appliance of a node that went, or that is not
+    selected any more, takes no new claims (`Pools._drain`); it is deleted when no claim is on it, or at a deadline, and
+    at once if it does not answer. Its claims then wait for other GPUs (`builders.claims.gone_for_good`, `displaced`).
     Pods that are being deleted on the node: without the node, or with the taint `out-of-service`, they are over and
-    their shares are released (`claims/leaving.py`).
-    Pods that wait for a node with a device plugin: their gates may be removed now (`claims/landing.py`).
+    their shares are free. With a node whose kubelet is silent, they are over at a latest end (`builders/leaving.py`).
+    Pods with a share that wait for a node with a device plugin: their gates may go now (`claims/landing.py`).
     """
     if before is not None and now is not None and same_node(before, now):
         return

@@ -14,7 +14,11 @@ from remotegpu_operator.process import Process
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
 async def process_starts(settings: kopf.OperatorSettings, memo: Process, **_: Any) -> None:
-    """Waits for the Lease, lists all objects, and begins the work. kopf watches objects only after this."""
+    """Waits for the Lease, lists all objects, and begins the work (`Process.start`). kopf watches objects after this.
+
+    Probes are answered from the first moment, by the thread of the Lease. A SIGTERM cancels the wait: the process ends
+    with status 0 and has nothing to give back.
+    """
     configure(settings, memo)
     connect(memo)
     await memo.start()
@@ -22,7 +26,11 @@ async def process_starts(settings: kopf.OperatorSettings, memo: Process, **_: An
 
 @kopf.on.cleanup(errors=kopf.ErrorsMode.PERMANENT)
 async def process_ends(memo: Process, **_: Any) -> None:
-    """Ends the work and gives the Lease back, after kopf's last handler."""
+    """Ends the work and then gives the Lease back (`Process.end`), after kopf's last handler.
+
+    kopf ends after a SIGTERM (status 0), and when the Lease is lost or the work fails (status 1), which `Process.stop`
+    tells it. From the loss of the Lease on, each write raises NotLeaderError (`Leadership.check`, called by `Api`).
+    """
     await memo.end()
 
 
