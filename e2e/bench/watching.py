@@ -26,7 +26,7 @@ from typing import IO, Any, Final, Literal
 import kopf
 
 from remotegpu.api.kubernetes import CLAIMS, GROUP, VERSION
-from remotegpu_operator.claims.claims import GPUCLAIMS
+from remotegpu_operator.claims.stores import GPUCLAIMS
 from remotegpu_operator.cluster.cache import Cache
 from remotegpu_operator.cluster.kube import Api, Object, configuration
 

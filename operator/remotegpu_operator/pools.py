@@ -1,6 +1,6 @@
 """The reconciler of pools: it runs an appliance on each selected node and writes the pools' statuses.
 
-An appliance is replaced only when no claim uses it, or at a deadline. kopf reports changes of pools and nodes. A pass
+An appliance is replaced only when no claim uses it, or at a deadline. A change of a pool or node wakes the loop. A pass
 then reads the complete present state and makes it the wanted one, so the result does not depend on single events.
 """
 
@@ -13,11 +13,9 @@ from dataclasses import replace
 from typing import Final
 
 from remotegpu.api.kubernetes import (
-    API_VERSION,
     APPLIANCE_LABEL,
     COMPONENT_LABEL,
     POOL_LABEL,
-    POOLS,
     STATUS_PREFIX,
     server_name,
 )
@@ -32,13 +30,13 @@ from remotegpu_operator.builders import states
 from remotegpu_operator.builders.pools import api_addresses, disruption_budget, network_policy, service
 from remotegpu_operator.builders.replacement import SERVING, next_to_drain
 from remotegpu_operator.claims.claims import Claims
+from remotegpu_operator.claims.stores import GPUPOOLS, Stores
 from remotegpu_operator.cluster.cache import Cache
-from remotegpu_operator.cluster.kube import NODES, PODS, Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.cluster.kube import PODS, Api, ApiError, Object, Resource, Unanswered
 from remotegpu_operator.cluster.manifests import Manifests, mark, marked
 
 _log = logging.getLogger(__name__)
 
-GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io/v1", "endpointslices", "EndpointSlice")
 STATEFUL_SETS: Final = Resource("apps/v1", "statefulsets", "StatefulSet")
 _SHARED: Final = (
@@ -60,12 +58,14 @@ class Pools:
     def __init__(
         self,
         api: Api,
+        stores: Stores,
         installation: builders.Installation,
         authority: CertificateAuthority,
         inventory: Inventory,
         changed: asyncio.Event,
     ) -> None:
         self._api = api
+        self._stores = stores
         self._installation = installation
         self._authority = authority
         self._inventory = inventory
@@ -131,9 +131,8 @@ class Pools:
         labels = f"{COMPONENT_LABEL}=appliance,{APPLIANCE_LABEL}"
         secrets, _ = await self._api.list(SECRETS, namespace, labels)
         self._secrets = {secret["metadata"]["name"]: secret for secret in secrets}
-        stored, _ = await self._api.list(GPUPOOLS)
-        nodes, _ = await self._api.list(NODES, keep=_without_images)
-        pools = {pool.name: pool for pool in map(_read, stored) if pool is not None}
+        nodes = list(self._stores.nodes)
+        pools = {pool.name: pool for pool in map(_read, self._stores.pools) if pool is not None}
         for name in self._pools.keys() - pools.keys():
             claims.remove_pool(name)
         for pool in pools.values():
@@ -374,6 +373,7 @@ class Pools:
                 body = {"metadata": {"resourceVersion": pool.resource_version}, "status": status.to_object()}
                 try:
                     answer = await self._api.patch(GPUPOOLS, None, pool.name, body, "status")
+                    self._stores.pools.store(answer)
                     self._pools[pool.name] = GPUPool.from_object(answer)
                 except ApiError as error:
                     # The next pass reads the pool again and compares the status again.
@@ -416,13 +416,3 @@ def _appliance(pod: Object) -> str:
 
 def _target(pod: Object) -> Target:
     return Target(_appliance(pod), states.incarnation(pod), states.pod_address(pod), states.audience(pod))
-
-
-def _without_images(node: Object) -> Object:
-    """Returns only the parts of a node that a pass uses. The rest, such as the images, is large."""
-    metadata, status = node["metadata"], node.get("status") or {}
-    return {
-        "metadata": {"name": metadata["name"], "labels": metadata.get("labels")},
-        "spec": {"taints": (node.get("spec") or {}).get("taints")},
-        "status": {"allocatable": status.get("allocatable")},
-    }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +13,9 @@ import pytest
 from remotegpu_operator.builders import pods
 from remotegpu_operator.builders.landing import Node, Plugins, may_land, why_held_back
 from remotegpu_operator.claims.landing import Landing
+from remotegpu_operator.claims.stores import Stores
+from remotegpu_operator.cluster.store import Store
+from remotegpu_operator.handlers.nodes import changed
 
 MILLI = "remotegpu/milli"
 
@@ -126,11 +132,25 @@ def stored_plugin(name: str, ready: str, version: int) -> dict[str, Any]:
     return plugin(name, ready) | {"metadata": about}
 
 
+class Parts:
+    """Stands for the process that the handler of nodes calls: it has only what is woken by a node."""
+
+    def __init__(self, nodes: Store) -> None:
+        self.changed: list[str] = []
+        self.pools = SimpleNamespace(wake=asyncio.Event())
+        self.claims = SimpleNamespace(node_changed=self._node_changed)
+        self.landing = Landing(None, "system", nodes, lambda: None)  # type: ignore[arg-type]
+        nodes.on_change = functools.partial(changed, self)  # type: ignore[arg-type]
+
+    def _node_changed(self, name: str) -> None:
+        self.changed.append(name)
+        self.landing.changed()
+
+
 def test_many_pods_on_many_nodes_are_decided_soon_and_anew_when_a_node_or_plugin_changes() -> None:
-    changes: list[None] = []
-    changed_nodes: list[str] = []
-    landing = Landing(None, "system", lambda: changes.append(None), changed_nodes.append)  # type: ignore[arg-type]
-    nodes, plugins = landing.caches
+    nodes = Stores().nodes
+    parts = Parts(nodes)
+    landing, plugins = parts.landing, parts.landing.plugins
     for number in range(1000):
         zone = "a" if number < 999 else "b"
         nodes.store(stored(f"n{number}", 1, labels={"zone": zone}))
@@ -144,12 +164,17 @@ def test_many_pods_on_many_nodes_are_decided_soon_and_anew_when_a_node_or_plugin
     plugins.store(stored_plugin("n999", "False", 2))
     assert landing.why_held_back(on_b)
     assert not landing.why_held_back(pod(**ON_A))
-    changed_nodes.clear()
+    parts.changed.clear()
     nodes.store(stored("n999", 2, labels={"zone": "c"}))
-    assert changed_nodes == ["n999"]
-    nodes.store(stored("n999", 3, labels={"zone": "c"}))
-    assert changed_nodes == ["n999"]
+    assert parts.changed == ["n999"]
+    parts.pools.wake.clear()
+    nodes.store(stored("n999", 3, labels={"zone": "c"}) | {"heartbeat": "a kubelet's"})
+    assert parts.changed == ["n999"]
+    assert not parts.pools.wake.is_set()
     assert not landing.why_held_back(on_b)
     plugins.forget("plugin-n1")
     assert landing.why_held_back(pod(**ON_A))
-    assert changes
+    nodes.forget("n1")
+    assert parts.changed == ["n999", "n1"]
+    assert parts.pools.wake.is_set()
+    assert not landing.why_held_back(pod(**ON_A))

@@ -11,10 +11,10 @@ import pytest
 from support.kubelab import SYSTEM, Kube
 from support.system import free_port, until
 
-from remotegpu_operator import __main__ as main
 from remotegpu_operator.cluster import leadership
 from remotegpu_operator.cluster.kube import Api, Object, configuration
 from remotegpu_operator.cluster.leadership import LEASE_SECONDS, TRUST_SECONDS, Leadership, NotLeaderError
+from remotegpu_operator.process import Process
 from remotegpu_operator.settings import Settings
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/remotegpu-operator"
@@ -161,22 +161,33 @@ def test_the_process_of_a_pod_that_restarts_need_not_wait(leases: Kube) -> None:
     asyncio.run(follow())
 
 
+@pytest.fixture
+def process(leases: Kube, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
+    """A process of the operator, which is neither started nor run by kopf."""
+    monkeypatch.setattr("remotegpu_operator.process.configuration", functools.partial(configuration, leases.kubeconfig))
+    return Process(Settings(SYSTEM, "operator-0", "an image", "Always", folder / "token", http_port=free_port()))
+
+
 def test_the_lease_is_renewed_while_the_work_takes_long(
-    leases: Kube, folder: Path, monkeypatch: pytest.MonkeyPatch
+    process: Process, leases: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
 
-    async def work(*_: object) -> None:
+    async def work(_: object) -> None:
         """Blocks its event loop until the Lease has been renewed by another loop."""
         first = leases.get(LEASE)["spec"]["renewTime"]
         until(lambda: leases.get(LEASE)["spec"]["renewTime"] != first, 10, "the Lease is renewed")
         seen.append(first)
 
-    monkeypatch.setattr(main, "_lead", work)
-    monkeypatch.setattr(main, "configuration", functools.partial(configuration, leases.kubeconfig))
-    settings = Settings(SYSTEM, "operator-0", "an image", "Always", folder / "token", http_port=free_port())
-    assert asyncio.run(main._run(settings)) == 0
+    async def follow() -> None:
+        await process.start()
+        await process.stop.wait()
+        await process.end()
+
+    monkeypatch.setattr(process, "_work", work)
+    asyncio.run(follow())
     assert seen
+    assert process.status == 0
     assert leases.get(LEASE)["spec"]["holderIdentity"] == ""
 
 
@@ -184,22 +195,25 @@ def test_the_lease_is_renewed_while_the_work_takes_long(
     ("error", "said"), [(NotLeaderError("late"), "the Lease was lost"), (ValueError("ours"), "the operator failed")]
 )
 def test_work_that_the_lease_ran_out_for_is_no_failure_of_ours(
-    leases: Kube, caplog: pytest.LogCaptureFixture, error: Exception, said: str
+    process: Process,
+    leases: Kube,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    said: str,
 ) -> None:
     """The renewal that was slow came after all, so the Lease is ours again, and the next one need not wait for it."""
 
-    async def fail() -> None:
+    async def fail(_: object) -> None:
         raise ExceptionGroup("work", [ExceptionGroup("claims", [error])])
 
     async def follow() -> None:
-        async with Api(await configuration(leases.kubeconfig)) as api:
-            first = Leadership(api, SYSTEM, "first")
-            await acquired(first)
-            leading, keeping = asyncio.create_task(fail()), asyncio.create_task(first.keep())
-            stopping = asyncio.create_task(asyncio.Event().wait())
-            await asyncio.wait({leading})
-            assert await main._end(first, leading, keeping, stopping) == 1
-            assert leases.get(LEASE)["spec"]["holderIdentity"] == ""
+        await process.start()
+        await process.stop.wait()
+        await process.end()
 
+    monkeypatch.setattr(process, "_work", fail)
     asyncio.run(follow())
+    assert process.status == 1
+    assert leases.get(LEASE)["spec"]["holderIdentity"] == ""
     assert [each.getMessage().split(":")[0] for each in caplog.records if each.levelname == "ERROR"] == [said]

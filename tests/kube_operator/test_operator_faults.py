@@ -35,7 +35,7 @@ from support.kubelab import (
 )
 from support.kubenodes import Nodes
 from support.shifted_clock import JUMP, ShiftedClock
-from support.system import Watch, until
+from support.system import Watch, free_port, until
 
 TEAM = "/api/v1/namespaces/team"
 MINE = CLAIMS.format("team")
@@ -279,3 +279,18 @@ def test_the_memory_does_not_move_with_pods_that_are_not_ours(
         until(lambda: "ours" in free_of_gate(kube), 20, "our pod is let go")
         assert len(free_of_gate(kube)) == 1
         assert running.memory() - before < 4 * MIB
+
+
+def test_a_replica_that_waits_answers_probes_and_ends_within_two_seconds(
+    server: ApiServer, kube: Kube, folder: Path
+) -> None:
+    """The holder of the Lease keeps it for much longer than a kubelet waits for an answer."""
+    spec = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
+    kube("POST", LEASE.rsplit("/", 1)[0], {"metadata": {"name": "remotegpu-operator"}, "spec": spec})
+    with operator(server.kubeconfig, folder, REMOTEGPU_DASHBOARD_PORT=str(free_port())) as waiting:
+        until(lambda: waiting.answers("/healthz") and waiting.answers("/readyz"), 30, "it is alive and ready")
+        assert waiting.metric("remotegpu_operator_leader") == 0
+        paused = Watch()
+        assert waiting.stop() == 0
+        assert paused.within(2), waiting.log
+    assert kube.get(LEASE)["spec"] == spec

@@ -1,4 +1,4 @@
-"""The reconciler of claims: it watches claims and pods, asks the allocator for decisions, and writes claims' statuses.
+"""The reconciler of claims: it asks the allocator for decisions on claims, and writes the claims' statuses.
 
 All state is on the API server: the claims' statuses have the allocated shares, so another process can continue after
 this one. A decision of the allocator is valid at once, but the pod's gate is removed only after the decision is stored
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, Reason, pod_claim_name
-from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POD_LABEL, POD_LABEL_VALUE
 from remotegpu.api.modes import ComputeMode
 from remotegpu.api.objects import UNREADABLE
 from remotegpu.api.pools import ApplianceStatus, GPUPool
@@ -24,7 +23,7 @@ from remotegpu_operator.allocation import Allocator, Capacity, Placed, Waiting, 
 from remotegpu_operator.builders import claims as statuses
 from remotegpu_operator.builders import pods
 from remotegpu_operator.builders.quotas import hard_milli
-from remotegpu_operator.claims.gates import Caches, Gates, Key
+from remotegpu_operator.claims.gates import Gates, Key
 from remotegpu_operator.claims.idle import Idle
 from remotegpu_operator.claims.index import Index
 from remotegpu_operator.claims.landing import Landing
@@ -32,20 +31,16 @@ from remotegpu_operator.claims.leaving import Leaving
 from remotegpu_operator.claims.moves import Carry, Moves
 from remotegpu_operator.claims.resizes import Resizes
 from remotegpu_operator.claims.served import Served
+from remotegpu_operator.claims.stores import GPUCLAIMS, Stores
 from remotegpu_operator.claims.suspensions import Suspensions
-from remotegpu_operator.cluster.cache import Cache
 from remotegpu_operator.cluster.events import Events
-from remotegpu_operator.cluster.kube import PODS, Api, ApiError, Object, Resource, Unanswered
+from remotegpu_operator.cluster.kube import PODS, Api, ApiError, Object, Unanswered
 from remotegpu_operator.cluster.leadership import NotLeaderError
 from remotegpu_operator.cluster.workqueue import WorkQueue
 from remotegpu_operator.usage.journal import Accounting, Journal
 from remotegpu_operator.usage.usage import Usage
 
 _log = logging.getLogger(__name__)
-
-GPUCLAIMS: Final = Resource(API_VERSION, CLAIMS, "GPUClaim")
-PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io/v1", "priorityclasses", "PriorityClass")
-QUOTAS: Final = Resource("v1", "resourcequotas", "ResourceQuota")
 
 # The number of concurrent tasks. More tasks would only lengthen the API server's queue.
 _TASKS: Final = 24
@@ -62,6 +57,7 @@ class Claims:
         self,
         api: Api,
         events: Events,
+        stores: Stores,
         namespace: str,
         on_capacity: Callable[[], None],
         carry: Carry,
@@ -82,16 +78,13 @@ class Claims:
         self._appliances: dict[str, dict[str, ApplianceStatus]] = {}
         self._all_appliances: dict[str, ApplianceStatus] = {}
         self._bundle = ""
-        self._stored = Cache(api, GPUCLAIMS, self._claim_changed)
-        self._pods = Cache(api, PODS, self._pod_changed, labels=f"{POD_LABEL}={POD_LABEL_VALUE}")
-        self._quotas = Cache(api, QUOTAS, self._quota_changed)
-        self._classes = Cache(api, PRIORITY_CLASSES, self._class_changed)
+        self._stores = stores
         self._priorities: dict[str, int] = {}
-        landing = Landing(api, namespace, self._landing_changed, self._node_changed)
+        self._landing = Landing(api, namespace, stores.nodes, self._landing_changed)
         self._leaving = Leaving(
-            api, landing.nodes, self._pods, lambda uid, seconds: self._queue.add_later(("pod", uid), seconds)
+            api, stores.nodes, stores.pods, lambda uid, seconds: self._queue.add_later(("pod", uid), seconds)
         )
-        self._index = Index(self._pods, self._leaving.over)
+        self._index = Index(stores.pods, self._leaving.over)
         self.suspensions = Suspensions(
             self._index.claims,
             self._pools,
@@ -108,23 +101,21 @@ class Claims:
         self.usage = Usage(Journal(api, namespace, accounting.retention), self._user_of)
         self._idle = Idle(self._index.claims, self._pools, self.usage.unused, self._warn_idle, self._release_idle)
         metrics.OLDEST_WAITING.set_function(self._longest_wait)
-        caches = Caches(self._stored, self._pods)
-        self._gates = Gates(api, events, self._index, caches, landing, self.served.confirmed, self._queue.add)
-        self._caches = (self._stored, self._pods, self._quotas, self._classes, *landing.caches)
+        self._gates = Gates(api, events, self._index, stores, self._landing, self.served.confirmed, self._queue.add)
 
     async def run(self, pools_known: asyncio.Event) -> None:
-        """Waits until all objects are listed and the pools are known, then reconciles claims until cancelled."""
+        """Waits until the device plugins are listed and the pools known, then reconciles claims until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for cache in self._caches:
-                group.create_task(cache.run())
-            for cache in self._caches:
-                await cache.synced.wait()
+            group.create_task(self._landing.plugins.run())
+            await self._landing.plugins.synced.wait()
             await pools_known.wait()
             group.create_task(self.usage.run())
             # The usage record is loaded before the first decision. If it takes too long, decisions begin without it.
             recording = group.create_task(self.usage.begin(self._index.claims))
             await asyncio.wait([recording], timeout=_RECORD_SECONDS)
-            sizes = map(len, self._caches)
+            stores = self._stores
+            held = (stores.claims, stores.pods, stores.quotas, stores.classes, stores.nodes, self._landing.plugins)
+            sizes = map(len, held)
             _log.info("claims %d, pods with a share %d, quotas %d, classes %d, nodes %d, plugins %d", *sizes)
             group.create_task(self._queue.run())
             group.create_task(self._decide())
@@ -136,7 +127,7 @@ class Claims:
     def set_bundle(self, bundle: str) -> None:
         if bundle != self._bundle:
             self._bundle = bundle
-            for pod in self._pods:
+            for pod in self._stores.pods:
                 self._queue.add(("pod", pod["metadata"]["uid"]))
 
     def set_pool(self, pool: GPUPool, appliances: Iterable[ApplianceStatus]) -> None:
@@ -190,38 +181,38 @@ class Claims:
                 self._queue.add(("claim", claim.uid))
         self._settle.set()
 
-    # Changes that the API server reports.
+    # Calls from the handlers, for each object that the API server reports.
 
-    def _claim_changed(self, old: Object | None, new: Object | None) -> None:
-        if new is None:
-            assert old is not None
-            if (gone := self._index.drop(old["metadata"]["uid"])) is None:
-                return
-            claim = gone
-            metrics.CLAIMS.labels(claim.status.phase).dec()
-            self._decisions.pop(claim.uid, None)
-            self._moves.forget(claim.uid)
-            self.resizes.forget(claim.uid)
-            self._allocator.release(claim.uid)
-            audit.released(
-                claim, self._user_of, *self._ending.pop(claim.uid, ("Deleted", "somebody deleted the claim"))
-            )
-            self.usage.gone(claim.uid)
-        else:
-            try:
-                claim = GPUClaim.from_object(new)
-                request_of(claim)
-            except UNREADABLE as error:
-                # The claim may have another version of the schema. Other claims must still be served.
-                _log.error("claim %s/%s: %r", new["metadata"]["namespace"], new["metadata"]["name"], error)
-                return
-            before = self._index.put(claim)
-            if before is not None:
-                metrics.CLAIMS.labels(before.status.phase).dec()
-            metrics.CLAIMS.labels(claim.status.phase).inc()
-            self._tell_allocator(claim, before)
-            self.usage.observe(claim)
-            self._queue.add(("claim", claim.uid))
+    def claim_seen(self, new: Object) -> None:
+        try:
+            claim = GPUClaim.from_object(new)
+            request_of(claim)
+        except UNREADABLE as error:
+            # The claim may have another version of the schema. Other claims must still be served.
+            _log.error("claim %s/%s: %r", new["metadata"]["namespace"], new["metadata"]["name"], error)
+            return
+        before = self._index.put(claim)
+        if before is not None:
+            metrics.CLAIMS.labels(before.status.phase).dec()
+        metrics.CLAIMS.labels(claim.status.phase).inc()
+        self._tell_allocator(claim, before)
+        self.usage.observe(claim)
+        self._queue.add(("claim", claim.uid))
+        self._look_at_users(claim)
+
+    def claim_gone(self, uid: str) -> None:
+        if (claim := self._index.drop(uid)) is None:
+            return
+        metrics.CLAIMS.labels(claim.status.phase).dec()
+        self._decisions.pop(claim.uid, None)
+        self._moves.forget(claim.uid)
+        self.resizes.forget(claim.uid)
+        self._allocator.release(claim.uid)
+        audit.released(claim, self._user_of, *self._ending.pop(claim.uid, ("Deleted", "somebody deleted the claim")))
+        self.usage.gone(claim.uid)
+        self._look_at_users(claim)
+
+    def _look_at_users(self, claim: GPUClaim) -> None:
         for pod in self._index.users(claim):
             self._queue.add(("pod", pod["metadata"]["uid"]))
         self._settle.set()
@@ -250,11 +241,10 @@ class Claims:
         self._queue.add(("claim", claim.uid))
         self._settle.set()
 
-    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
-        pod = new or old
-        assert pod is not None
+    def pod_changed(self, pod: Object, *, there: bool) -> None:
+        """Handles a pod with a share that was created, changed or deleted. `there` is false for a deleted pod."""
         self._queue.add(("pod", pod["metadata"]["uid"]))
-        for claim in self._index.note_pod(pod, there=new is not None):
+        for claim in self._index.note_pod(pod, there=there):
             if claim.status.phase is Phase.EXPIRED:
                 self._tell_allocator(claim, None)
                 self._settle.set()
@@ -270,29 +260,24 @@ class Claims:
             for pod in self._index.users(claim):
                 self._queue.add_later(("pod", pod["metadata"]["uid"]), seconds)
 
-    def _node_changed(self, name: str) -> None:
+    def node_changed(self, name: str) -> None:
+        self._landing.changed()
         self._leaving.node_changed(name)
 
-    def _quota_changed(self, old: Object | None, new: Object | None) -> None:
-        quota = new or old
-        assert quota is not None
-        namespace = quota["metadata"]["namespace"]
+    def quotas_changed(self, namespace: str) -> None:
         limits = {
             each["metadata"]["name"]: milli
-            for each in self._quotas
+            for each in self._stores.quotas
             if each["metadata"]["namespace"] == namespace and (milli := hard_milli(each)) is not None
         }
         self._allocator.set_quotas(namespace, limits)
         self._settle.set()
 
-    def _class_changed(self, old: Object | None, new: Object | None) -> None:
-        """Handles a PriorityClass that is created or deleted. The value of a class cannot change."""
-        each = new or old
-        assert each is not None
-        name = each["metadata"]["name"]
+    def class_changed(self, name: str, priority: int | None) -> None:
+        """Handles a PriorityClass that is created, or deleted (None). The value of a class cannot change."""
         self._priorities.pop(name, None)
-        if new is not None:
-            self._priorities[name] = new["value"]
+        if priority is not None:
+            self._priorities[name] = priority
         for claim in self._index.claims.values():
             if claim.spec.priority_class == name:
                 self._tell_allocator(claim, claim)
@@ -340,26 +325,26 @@ class Claims:
     async def _look_again(self, key: Key) -> None:
         """Reads an object again after a conflict: another client has written or deleted it."""
         kind, uid = key
-        cache = self._stored if kind == "claim" else self._pods
-        known = cache.get(uid)
+        store = self._stores.claims if kind == "claim" else self._stores.pods
+        known = store.get(uid)
         if known is None:
             return
         try:
-            fresh = await self._api.get(cache.resource, known["metadata"]["namespace"], known["metadata"]["name"])
+            fresh = await self._api.get(store.resource, known["metadata"]["namespace"], known["metadata"]["name"])
         except (ApiError, *Unanswered) as error:
             if isinstance(error, ApiError) and error.gone:
-                cache.forget(uid)
+                store.forget(uid)
             else:
                 self._queue.add_later(key, _RETRY_SECONDS)
             return
         if fresh["metadata"]["uid"] != uid:
-            cache.forget(uid)
+            store.forget(uid)
         else:
-            cache.store(fresh)
+            store.store(fresh)
             self._queue.add_later(key, _GATHER_SECONDS)
 
     async def _work_claim(self, uid: str) -> None:
-        claim, stored = self._index.claims.get(uid), self._stored.get(uid)
+        claim, stored = self._index.claims.get(uid), self._stores.claims.get(uid)
         if claim is None or stored is None:
             return
         if claim.spec.pod is not None and self._index.own_pod(claim) is None and await self._orphaned(claim):
@@ -453,7 +438,7 @@ class Claims:
         body = {"metadata": {"resourceVersion": claim.resource_version}, "status": status.to_object()}
         await self.usage.announce(claim, status)
         try:
-            self._stored.store(await self._api.patch(GPUCLAIMS, claim.namespace, claim.name, body, "status"))
+            self._stores.claims.store(await self._api.patch(GPUCLAIMS, claim.namespace, claim.name, body, "status"))
         except ApiError:
             self.usage.retract(claim)
             raise
@@ -477,7 +462,7 @@ class Claims:
         await self._release(claim, "ReleasedIdle", message)
 
     def _tell_of_idle(self, claim: GPUClaim, reason: str, message: str) -> None:
-        if (stored := self._stored.get(claim.uid)) is not None:
+        if (stored := self._stores.claims.get(claim.uid)) is not None:
             self._events.about(GPUCLAIMS, stored, reason, message, warning=True)
         for pod in self._index.users(claim):
             self._events.about(PODS, pod, reason, message, warning=True)
@@ -490,7 +475,7 @@ class Claims:
         return self.usage.user(claim.uid)
 
     async def _work_pod(self, uid: str) -> None:
-        pod = self._pods.get(uid)
+        pod = self._stores.pods.get(uid)
         if pod is None:
             self._gates.forget(uid)  # `_orphaned` handles the pod's claim
             return
@@ -508,7 +493,7 @@ class Claims:
     async def _release(self, claim: GPUClaim, reason: str, why: str) -> None:
         self._ending[claim.uid] = reason, why
         await self._api.delete(GPUCLAIMS, claim.namespace, claim.name, claim.uid)
-        self._stored.forget(claim.uid)
+        self._stores.claims.forget(claim.uid)
 
     async def _orphaned(self, claim: GPUClaim) -> bool:
         """Whether the pod of a claim is gone. The pod is not in the cache, perhaps because a user removed our label."""

@@ -5,7 +5,6 @@ The operator's gate is the last one to be removed: a pod that waits for another 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from remotegpu.api.claims import GPUClaim, Phase, PodReference, Reason
@@ -13,18 +12,12 @@ from remotegpu.api.pods import PodError
 from remotegpu_operator.builders import leaving, pods
 from remotegpu_operator.claims.index import Index
 from remotegpu_operator.claims.landing import Landing
-from remotegpu_operator.cluster.cache import Cache
+from remotegpu_operator.claims.stores import Stores
 from remotegpu_operator.cluster.events import Events
 from remotegpu_operator.cluster.kube import PODS, Api, ApiError, Object
 
 # A key of the work queue: an object's kind and uid.
 Key = tuple[Literal["claim", "pod"], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Caches:
-    claims: Cache
-    pods: Cache
 
 
 class Gates:
@@ -33,7 +26,7 @@ class Gates:
         api: Api,
         events: Events,
         index: Index,
-        caches: Caches,
+        stores: Stores,
         landing: Landing,
         confirmed: Callable[[GPUClaim], bool],
         look: Callable[[Key], None],
@@ -42,7 +35,7 @@ class Gates:
         self._api = api
         self._events = events
         self._index = index
-        self._caches = caches
+        self._stores = stores
         self._look = look
         self._landing = landing
         self._confirmed = confirmed
@@ -85,7 +78,7 @@ class Gates:
         """
         metadata, body = pod["metadata"], pods.attachment(pod, session)
         try:
-            self._caches.pods.store(await self._api.patch(PODS, metadata["namespace"], metadata["name"], body))
+            self._stores.pods.store(await self._api.patch(PODS, metadata["namespace"], metadata["name"], body))
         except ApiError as error:
             if error.status in {403, 422}:
                 said = (
@@ -144,7 +137,7 @@ class Gates:
     async def _make_claim(self, body: Object, pod: Object) -> GPUClaim | None:
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         try:
-            made = await self._api.create(self._caches.claims.resource, namespace, body)
+            made = await self._api.create(self._stores.claims.resource, namespace, body)
         except ApiError as error:
             if error.status == 422:
                 self._events.about(PODS, pod, "InvalidShare", str(error), warning=True)
@@ -155,6 +148,6 @@ class Gates:
             if error.reason != "AlreadyExists":
                 raise
             # The operator created the claim earlier, but the watch has not reported it yet.
-            made = await self._api.get(self._caches.claims.resource, namespace, name)
-        self._caches.claims.store(made)
+            made = await self._api.get(self._stores.claims.resource, namespace, name)
+        self._stores.claims.store(made)
         return None  # the change of the claim queues the pod again

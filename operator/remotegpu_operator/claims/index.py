@@ -6,15 +6,15 @@ from collections.abc import Callable
 from remotegpu.api.claims import GPUClaim, PodReference, pod_claim_name
 from remotegpu.api.kubernetes import CLAIM_ANNOTATION
 from remotegpu_operator.builders import pods
-from remotegpu_operator.cluster.cache import Cache
 from remotegpu_operator.cluster.kube import Object
+from remotegpu_operator.cluster.store import Store
 
 
 class Index:
     """An index of claims by uid and name, and of the pods that use them. Claims and pods match within a namespace."""
 
-    def __init__(self, watched: Cache, over: Callable[[Object], bool]) -> None:
-        """`watched` is the cache of pods. `over` returns whether a pod no longer needs its share."""
+    def __init__(self, watched: Store, over: Callable[[Object], bool]) -> None:
+        """`watched` is the store of pods. `over` returns whether a pod no longer needs its share."""
         self._pods = watched
         self._over = over
         self.claims: dict[str, GPUClaim] = {}

@@ -6,15 +6,15 @@ from typing import Final
 
 from remotegpu_operator.builders import leaving
 from remotegpu_operator.builders.leaving import Machine, Standing
-from remotegpu_operator.cluster.cache import Cache
 from remotegpu_operator.cluster.kube import NODES, Api, ApiError, Object
+from remotegpu_operator.cluster.store import Store
 
 # A margin, because a timer may fire a moment early.
 _AFTER_SECONDS: Final = 0.1
 
 
 class Leaving:
-    def __init__(self, api: Api, nodes: Cache, pods: Cache, look: Callable[[str, float], None]) -> None:
+    def __init__(self, api: Api, nodes: Store, pods: Store, look: Callable[[str, float], None]) -> None:
         """`look` queues the pod with the given uid for a check after the given seconds."""
         self._api = api
         self._nodes = nodes

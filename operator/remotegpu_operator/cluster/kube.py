@@ -25,8 +25,9 @@ _CONNECT_SECONDS: Final = 3.0
 # The time after which the server ends a watch. A watch without data for longer is a dead connection.
 WATCH_SECONDS: Final = 45
 _WATCH: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=WATCH_SECONDS + 10)
-_PAGE: Final = 500
+PAGE: Final = 500
 _MERGE: Final = "application/merge-patch+json"
+_METADATA: Final = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 _APPLY: Final = "application/apply-patch+yaml"
 FIELD_MANAGER: Final = "remotegpu-operator"
 
@@ -59,6 +60,12 @@ class Resource:
     api: str
     plural: str
     kind: str
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """The API group (empty for the core), version and plural."""
+        group, _, version = self.api.rpartition("/")
+        return group, version, self.plural
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         root = f"/apis/{self.api}" if "/" in self.api else f"/api/{self.api}"
@@ -115,7 +122,7 @@ class Api:
 
     async def list_as(self, token: str, resource: Resource, namespace: str, fields: str) -> list[Object]:
         """Lists at most one page of the objects that a field selector selects, with the rights of a user's token."""
-        query = {"limit": str(_PAGE), "fieldSelector": fields}
+        query = {"limit": str(PAGE), "fieldSelector": fields}
         page = await self._call("GET", resource, resource.path(namespace), query, token=token)
         return page.get("items") or []
 
@@ -124,21 +131,23 @@ class Api:
         resource: Resource,
         namespace: str | None = None,
         labels: str = "",
-        keep: Callable[[Object], Object] = lambda item: item,
+        accept: str = "application/json",
     ) -> tuple[list[Object], str]:
-        """Lists all objects, page by page. `keep` returns the parts of each object to store.
-
-        Returns the objects, and the version from which a watch continues.
-        """
+        """Lists all objects, page by page. Returns them, and the version from which a watch continues."""
         items: list[Object] = []
-        query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
+        query = {"limit": str(PAGE)} | ({"labelSelector": labels} if labels else {})
         while True:
-            page = await self._call("GET", resource, resource.path(namespace), query)
-            items += map(keep, page.get("items") or [])
+            page = await self._call("GET", resource, resource.path(namespace), query, accept=accept)
+            items += page.get("items") or []
             metadata = page["metadata"]
             if not metadata.get("continue"):
                 return items, metadata["resourceVersion"]
             query["continue"] = metadata["continue"]
+
+    async def uids(self, resource: Resource, labels: str = "") -> tuple[set[str], str]:
+        """Lists only the metadata of all objects. Returns their uids, and the version of the list."""
+        items, version = await self.list(resource, labels=labels, accept=_METADATA)
+        return {item["metadata"]["uid"] for item in items}, version
 
     async def watch(
         self, resource: Resource, version: str, namespace: str | None = None, labels: str = ""
@@ -208,6 +217,7 @@ class Api:
         kind: str = "application/json",
         token: str = "",
         *,
+        accept: str = "application/json",
         fenced: bool = True,
     ) -> Object:
         headers = {"Authorization": f"Bearer {token}"} if token else await self._headers()
@@ -222,7 +232,7 @@ class Api:
                 self.server + path,
                 params=query,
                 data=data,
-                headers=headers | {"Content-Type": kind},
+                headers=headers | {"Accept": accept, "Content-Type": kind},
                 timeout=self._timeout,
             ) as response:
                 code = response.status

@@ -5,19 +5,18 @@ import datetime
 import time
 from typing import Final
 
-from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POOLS
+from remotegpu.api.kubernetes import CLAIMS, POOLS
 from remotegpu.api.objects import readable
 from remotegpu.api.pools import ApplianceStatus, GPUPool, Price
 from remotegpu.api.waiting import Answer
 from remotegpu.dashboard.page import INTERVAL_SECONDS
 from remotegpu.dashboard.state import Snapshot
 from remotegpu_operator.claims import why
-from remotegpu_operator.claims.claims import GPUCLAIMS, PRIORITY_CLASSES, QUOTAS
+from remotegpu_operator.claims.stores import GPUCLAIMS, GPUPOOLS, PRIORITY_CLASSES, QUOTAS
 from remotegpu_operator.cluster.cache import Cache
-from remotegpu_operator.cluster.kube import Api, Object, Resource
+from remotegpu_operator.cluster.kube import Api, Object
 from remotegpu_operator.dashboard.snapshot import current
 
-_GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
 # The pause after a snapshot, in multiples of its duration: snapshots use at most a fifth of the time, because the
 # operator works in the same process.
 _PAUSE_PER_WORK: Final = 4
@@ -27,7 +26,7 @@ _STALE_SECONDS: Final = 20.0
 
 class Live:
     def __init__(self, api: Api) -> None:
-        kinds = (_GPUPOOLS, GPUCLAIMS, QUOTAS, PRIORITY_CLASSES)
+        kinds = (GPUPOOLS, GPUCLAIMS, QUOTAS, PRIORITY_CLASSES)
         self._caches = {kind.plural: Cache(api, kind, self._changed) for kind in kinds}
         self._stale = True
         self._made = float("-inf")

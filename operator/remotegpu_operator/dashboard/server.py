@@ -14,7 +14,7 @@ from aiohttp import web
 
 from remotegpu.dashboard import page
 from remotegpu.dashboard.state import Scope, Snapshot
-from remotegpu_operator.claims.claims import GPUCLAIMS
+from remotegpu_operator.claims.stores import GPUCLAIMS
 from remotegpu_operator.cluster.events import EVENTS
 from remotegpu_operator.cluster.kube import Api, ApiError, Unanswered
 from remotegpu_operator.dashboard.access import Access, NotAllowedError, NotSignedInError, Reader

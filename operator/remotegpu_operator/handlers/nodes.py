@@ -1,31 +1,30 @@
-"""Watches nodes: wakes the pools' loop when a node is added or removed, or when its labels, taints or GPUs change.
+"""Nodes: appliances run on them, and pods with a share."""
 
-A kubelet writes its node often; other changes are ignored.
-"""
-
-from collections.abc import Callable
 from typing import Any
 
 import kopf
 
-from remotegpu_operator.builders.appliances import CUDA_RESOURCE
+from remotegpu_operator.claims.stores import same_node
+from remotegpu_operator.cluster.kube import Object
+from remotegpu_operator.process import Process
 
 
-def register(registry: kopf.OperatorRegistry, look: Callable[[], None]) -> None:
-    seen: dict[str, Any] = {}
+@kopf.on.event("", "v1", "nodes")
+async def reported(event: Any, memo: Process, **_: Any) -> None:
+    memo.report(memo.stores.nodes, event)
 
-    @kopf.on.event("", "v1", "nodes", registry=registry)
-    async def node_changed(type: str | None, name: str, body: kopf.Body, **_: Any) -> None:  # noqa: A002 (kopf's name)
-        if type == "DELETED":
-            seen.pop(name, None)
-            look()
-            return
-        allocatable = body.get("status", {}).get("allocatable", {})
-        view = (
-            dict(body["metadata"].get("labels", {})),
-            list(body.get("spec", {}).get("taints", [])),
-            allocatable.get(CUDA_RESOURCE),
-        )
-        if seen.get(name) != view:
-            seen[name] = view
-            look()
+
+def changed(process: Process, before: Object | None, now: Object | None) -> None:
+    """Handles a node that appears or goes, or whose labels, taints or amounts change. Heartbeats are ignored.
+
+    Appliances (`Pools._pass`): a node that a pool selects gets one. The appliance of a node that went, or that is not
+    selected any more, takes no new claims (`Pools._drain`); it is deleted when no claim is on it, or at a deadline, and
+    at once if it does not answer. Its claims then wait for other GPUs (`builders.claims.gone_for_good`, `displaced`).
+    Pods that are being deleted on the node: without the node, or with the taint `out-of-service`, they are over and
+    their shares are free. With a node whose kubelet is silent, they are over at a latest end (`builders/leaving.py`).
+    Pods with a share that wait for a node with a device plugin: their gates may go now (`claims/landing.py`).
+    """
+    if before is not None and now is not None and same_node(before, now):
+        return
+    process.pools.wake.set()
+    process.claims.node_changed((now or before or {})["metadata"]["name"])

@@ -1,0 +1,89 @@
+"""The process: what happens when it starts, when it ends, and when it needs access to the API server."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import kopf
+from kopf._core.reactor import inventory
+
+from remotegpu_operator.cluster.kube import PAGE, WATCH_SECONDS
+from remotegpu_operator.handlers import claims, classes, nodes, pods, pools, quotas
+from remotegpu_operator.process import Process
+
+
+@kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
+async def process_starts(settings: kopf.OperatorSettings, memo: Process, **_: Any) -> None:
+    """Waits for the Lease, lists all objects, and begins the work (`Process.start`). kopf watches objects after this.
+
+    Probes are answered from the first moment, by the thread of the Lease. A SIGTERM cancels the wait: the process ends
+    with status 0 and has nothing to give back.
+    """
+    configure(settings, memo)
+    connect(memo)
+    await memo.start()
+
+
+@kopf.on.cleanup(errors=kopf.ErrorsMode.PERMANENT)
+async def process_ends(memo: Process, **_: Any) -> None:
+    """Ends the work and then gives the Lease back (`Process.end`), after kopf's last handler.
+
+    kopf ends after a SIGTERM (status 0), and when the Lease is lost or the work fails (status 1), which `Process.stop`
+    tells it. From the loss of the Lease on, each write raises NotLeaderError (`Leadership.check`, called by `Api`).
+    """
+    await memo.end()
+
+
+@kopf.on.login()
+def access_is_needed(memo: Process, **arguments: Any) -> kopf.ConnectionInfo | None:
+    inside = kopf.login_with_service_account(**arguments)
+    # kopf's login alone needs cluster DNS.
+    return dataclasses.replace(inside, server=memo.api.server) if inside else kopf.login_with_kubeconfig(**arguments)
+
+
+def connect(process: Process) -> None:
+    """Connects each store with the handler of its kind."""
+    stores = process.stores
+    for store, kind in (
+        (stores.nodes, nodes),
+        (stores.pools, pools),
+        (stores.quotas, quotas),
+        (stores.classes, classes),
+        (stores.claims, claims),
+        (stores.pods, pods),
+    ):
+        store.on_change = functools.partial(kind.changed, process)
+
+
+def configure(settings: kopf.OperatorSettings, process: Process) -> None:
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.networking.connect_timeout = 3
+    settings.networking.request_timeout = 10
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.client_timeout = WATCH_SECONDS + 15
+    settings.watching.chunk_size = PAGE
+    settings.persistence.diffbase_storage = NoDiffBase()
+    for store in process.stores.all():
+        if store.labels:
+            settings.watching.label_selectors[*store.resource.names] = store.labels
+
+
+class NoDiffBase(kopf.DiffBaseStorage):
+    """kopf stores no last state of an object, and so does not copy and compare each body: no handler needs it."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        pass
+
+
+class NoMemories(inventory.ResourceMemories):
+    """kopf remembers nothing of single objects. It would never forget one whose deletion it missed."""
+
+    async def recall(self, *_: Any, memobase: Any = None, **__: Any) -> inventory.ResourceMemory:
+        return inventory.ResourceMemory(memo=memobase)
