@@ -29,6 +29,7 @@ from remotegpu.api.conditions import Condition, with_condition
 from remotegpu.api.durations import format_duration, parse_duration
 from remotegpu.api.kubernetes import GROUP, VERSION
 from remotegpu.api.modes import Backend, ComputeMode, Landlock, WorkerWrites
+from remotegpu.api.packs import FAILED, PackMove, PackPhase, PackSpec, PackStatus, PackStays
 from remotegpu.api.pools import (
     Amount,
     AppliancePhase,
@@ -83,6 +84,7 @@ CLAIM_STATUS = ClaimStatus(
     endpoints=(Endpoint("appliance", "10.244.1.5:7070", "appliance.appliance.remotegpu.io"),),
     consumers=(PodReference("train", "8a3f2d1c-53c5-4b8e-9a52-0d6c43a6a1f7"),),
     observed_generation=1,
+    share_since=NOW,
 )
 POOL_SPECS = (
     PoolSpec(
@@ -130,6 +132,7 @@ POOL_SPECS = (
                 (("app", "desk"),),
             ),
         ),
+        pack=PackSpec(21600, Schedule("pack", datetime.time(22), datetime.time(5), ("Sat",), "Europe/Berlin"), 6, 3600),
         suspend_for_priority=True,
         start_deadline=600,
         connection_grace=0,
@@ -158,10 +161,22 @@ POOL_STATUS = PoolStatus(
             image="appliance:1",
             gpus=(GpuStatus("GPU-1", "NVIDIA A100", 9 * GIB, 8 * GIB, False, "Xid 79", 250, 2 * GIB),),
             environments=(EnvironmentStatus("torch", "rocm", "3.12.4", "torch 2.15.0"),),
+            driver=13000,
         ),
     ),
     observed_generation=1,
     landlock=Landlock.REQUIRE,
+    pack=PackStatus(
+        "now-1",
+        PackPhase.MOVING,
+        NOW,
+        "1 of 2 claims has moved",
+        3,
+        2,
+        (PackMove("team/a", "appliance", "another", FAILED, "OtherDriver: CUDA 13000 is not 12080"),),
+        (PackStays("spec.movable is not true", 1, ("team/b",)),),
+        (NOW,),
+    ),
 )
 SPECS: dict[str, tuple[ClaimSpec | PoolSpec, ...]] = {"GPUClaim": CLAIM_SPECS, "GPUPool": POOL_SPECS}
 STATUS: dict[str, ClaimStatus | PoolStatus] = {"GPUClaim": CLAIM_STATUS, "GPUPool": POOL_STATUS}
