@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, Reason, pod_claim_name
-from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POD_LABEL, POD_LABEL_VALUE
+from remotegpu.api.kubernetes import API_VERSION, CLAIMS, POD_LABEL, POD_LABEL_VALUE, POOLS
 from remotegpu.api.modes import ComputeMode
 from remotegpu.api.objects import UNREADABLE
 from remotegpu.api.pools import ApplianceStatus, GPUPool
@@ -30,6 +30,7 @@ from remotegpu_operator.claims.index import Index
 from remotegpu_operator.claims.landing import Landing
 from remotegpu_operator.claims.leaving import Leaving
 from remotegpu_operator.claims.moves import Carry, Moves
+from remotegpu_operator.claims.packing import Packing
 from remotegpu_operator.claims.resizes import Resizes
 from remotegpu_operator.claims.suspensions import Suspensions
 from remotegpu_operator.cluster.cache import Cache
@@ -44,6 +45,7 @@ _log = logging.getLogger(__name__)
 
 GPUCLAIMS: Final = Resource(API_VERSION, CLAIMS, "GPUClaim")
 PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io/v1", "priorityclasses", "PriorityClass")
+_GPUPOOLS: Final = Resource(API_VERSION, POOLS, "GPUPool")
 QUOTAS: Final = Resource("v1", "resourcequotas", "ResourceQuota")
 
 # The number of concurrent tasks. More tasks would only lengthen the API server's queue.
@@ -99,6 +101,9 @@ class Claims:
             lambda uid: self._queue.add(("claim", uid)),
         )
         self._moves = Moves(self._allocator, self._priorities, carry, lambda uid: self._queue.add(("claim", uid)))
+        self.packing = Packing(
+            self._index.claims, self._pools, self._allocator, self._moves, on_capacity, self._tell_of_pool
+        )
         self.resizes = Resizes(self._allocator, self._priorities, lambda uid: self._queue.add(("claim", uid)))
         # By uid: the reason and message for each claim that the operator is deleting.
         self._ending: dict[str, tuple[str, str]] = {}
@@ -128,6 +133,7 @@ class Claims:
             group.create_task(self._decide())
             group.create_task(self.suspensions.follow_schedules(self._window_changed))
             group.create_task(self._idle.follow())
+            group.create_task(self.packing.follow())
 
     # Calls from the pools' reconciler.
 
@@ -466,6 +472,10 @@ class Claims:
             self._events.about(GPUCLAIMS, stored, reason, message, warning=True)
         for pod in self._index.users(claim):
             self._events.about(PODS, pod, reason, message, warning=True)
+
+    def _tell_of_pool(self, pool: GPUPool, reason: str, message: str, warning: bool) -> None:
+        thing = {"metadata": {"name": pool.name, "uid": pool.uid, "resourceVersion": pool.resource_version}}
+        self._events.about(_GPUPOOLS, thing, reason, message, warning=warning)
 
     def _user_of(self, claim: GPUClaim) -> str:
         if named := claim.labels.get(self._user_label):

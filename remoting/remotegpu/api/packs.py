@@ -57,7 +57,7 @@ class PackPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PackMove:
-    """A move of a claim. `result` is empty until it has ended; `message` is why it failed."""
+    """A move of a claim. `result` is empty until it begins; `message` is why it failed."""
 
     claim: str  # "namespace/name"
     source: str
@@ -76,6 +76,8 @@ class PackMove:
         return written | {key: value for key, value in more.items() if value}
 
 
+# Results of a move. A move that has not begun has none.
+MOVING: Final = "Moving"
 MOVED: Final = "Moved"
 FAILED: Final = "Failed"
 
@@ -102,7 +104,7 @@ class PackStatus:
 
     request: str = ""  # the last request that was answered
     phase: PackPhase = PackPhase.DONE
-    started: str = ""
+    started: str = ""  # when the last packing began; a plan alone does not count
     message: str = ""
     gpus_before: int = 0  # in use at the start
     gpus_after: int = 0  # in use when all planned moves have succeeded; at the end, what is in use
