@@ -29,7 +29,6 @@ from remotegpu.api.conditions import Condition, with_condition
 from remotegpu.api.durations import format_duration, parse_duration
 from remotegpu.api.kubernetes import GROUP, VERSION
 from remotegpu.api.modes import Backend, ComputeMode, Landlock, WorkerWrites
-from remotegpu.api.packs import FAILED, PackMove, PackPhase, PackSpec, PackStatus, PackStays
 from remotegpu.api.pools import (
     Amount,
     AppliancePhase,
@@ -50,7 +49,7 @@ from remotegpu.api.pools import (
     UpdateSpec,
 )
 from remotegpu.api.quantities import Ask, Compute
-from remotegpu.api.schedules import Schedule
+from remotegpu.api.schedules import FAILED, PackMove, PackPhase, PackSpec, PackStatus, PackStays, Schedule
 
 GIB = 1 << 30
 NOW = "2026-11-21T16:00:00Z"

@@ -31,7 +31,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a claim has of one GPU."""
+    """The part of one GPU that a claim has."""
 
     gpu: int  # index
     memory: int

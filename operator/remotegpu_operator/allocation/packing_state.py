@@ -11,7 +11,7 @@ from remotegpu_operator.allocation.packing import Gpu, Place, Plan, Step, Tenant
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the ledger does not know of a claim: see `packing.Tenant`."""
+    """Facts about a claim that the ledger does not know: see `packing.Tenant`."""
 
     sessions: int = 1
     since: float = 0.0

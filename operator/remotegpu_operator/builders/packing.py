@@ -7,8 +7,8 @@ from typing import Final
 
 from remotegpu.api.claims import GPUClaim, Mode, Phase, Placement, Reason
 from remotegpu.api.conditions import Condition, ConditionStatus
-from remotegpu.api.packs import DRY_RUN, FAILED, MOVED, MOVING, PackMove, PackPhase, PackStatus, PackStays
 from remotegpu.api.pools import GPUPool
+from remotegpu.api.schedules import DRY_RUN, FAILED, MOVED, MOVING, PackMove, PackPhase, PackStatus, PackStays
 from remotegpu_operator.allocation import About
 from remotegpu_operator.builders import claims as statuses
 

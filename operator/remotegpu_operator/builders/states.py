@@ -9,7 +9,6 @@ from remotegpu.api.conditions import Condition, ConditionStatus, with_condition
 from remotegpu.api.kubernetes import APPLIANCE_LABEL, AUDIENCE, CONTROL_PORT, appliance_audience, server_name
 from remotegpu.api.lines import one_line
 from remotegpu.api.modes import Landlock
-from remotegpu.api.packs import PackStatus
 from remotegpu.api.pools import (
     NO_ROOM_FOR_SESSIONS,
     AppliancePhase,
@@ -20,6 +19,7 @@ from remotegpu.api.pools import (
     PoolPhase,
     PoolStatus,
 )
+from remotegpu.api.schedules import PackStatus
 from remotegpu_operator.allocation import Capacity
 from remotegpu_operator.builders import packing
 from remotegpu_operator.builders.memory import limited

@@ -12,8 +12,8 @@ from typing import Final
 
 from remotegpu.api.claims import Allocation, GPUClaim
 from remotegpu.api.modes import default_sessions_per_gpu
-from remotegpu.api.packs import FAILED, MOVING, PackMove, PackPhase, PackStatus, due
 from remotegpu.api.pools import GPUPool
+from remotegpu.api.schedules import FAILED, MOVING, PackMove, PackPhase, PackStatus, due
 from remotegpu_operator.allocation import About, Allocator, PackingState
 from remotegpu_operator.allocation.packing import Plan, Step
 from remotegpu_operator.builders import packing as builders
@@ -165,7 +165,7 @@ class Packing:
         if state is None:
             return Plan((), 0, 0, {}), None
         left = max(0, pool.spec.pack.moves_per_hour - len(builders.within_an_hour(status.recent, now)))
-        # A large pool takes a second, in which other work goes on.
+        # A large pool takes a second, in which the event loop serves others.
         plan = await asyncio.to_thread(
             state.plan, most=left, now=now.timestamp(), quiet=float(pool.spec.pack.leave_alone)
         )

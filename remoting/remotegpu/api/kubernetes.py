@@ -46,7 +46,7 @@ USER_ANNOTATIONS: Final = (
     OFFLOAD_ANNOTATION,
 )
 
-# Annotation of a GPUPool: another value asks the operator to pack the pool (`remotegpu.api.packs`).
+# Annotation of a GPUPool: another value asks the operator to pack the pool (`remotegpu.api.schedules`).
 PACK_ANNOTATION: Final = "remotegpu.io/pack"
 
 # Names that only our parts write. A pod that waits for or has a share gets the label, and the operator watches it.

@@ -9,9 +9,8 @@ from remotegpu.api.conditions import Condition
 from remotegpu.api.durations import format_duration, parse_duration
 from remotegpu.api.kubernetes import PACK_ANNOTATION
 from remotegpu.api.modes import Backend, ComputeMode, Landlock, WorkerWrites
-from remotegpu.api.packs import PackSpec, PackStatus
 from remotegpu.api.quantities import format_quantity, parse_quantity
-from remotegpu.api.schedules import Schedule
+from remotegpu.api.schedules import PackSpec, PackStatus, Schedule
 
 
 class PoolPhase(StrEnum):

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from remotegpu.api.kubernetes import API_VERSION, PACK_ANNOTATION, POOLS
 from remotegpu.api.objects import UNREADABLE
-from remotegpu.api.packs import DRY_RUN, FAILED, MOVED, PackMove, PackPhase, PackStatus
 from remotegpu.api.pools import GPUPool
+from remotegpu.api.schedules import DRY_RUN, FAILED, MOVED, PackMove, PackPhase, PackStatus
 from remotegpu.cli import exits
 from remotegpu.cli.cluster.claims import refusals
 from remotegpu.cli.cluster.objects import Cluster, Object
