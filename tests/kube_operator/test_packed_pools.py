@@ -116,7 +116,7 @@ def test_it_is_planned_then_carried_out_one_move_at_a_time(lab: Lab) -> None:
         lab.appliance(name).on_move = move
     done = lab.plugin("pack", "default")
     assert done.returncode == 0, done.stderr + done.stdout
-    assert done.stdout.splitlines()[-1] == "2 moved; 1 GPUs are in use, and 3 were"
+    assert done.stdout.splitlines()[-1] == "2 moved; GPUs in use: 1, and 3 before"
     assert {lab.place(name) for name in ("one", "two", "fixed")} == {third}
     assert most == [1]
     assert len(lab.packed()["recent"]) == 2
@@ -162,7 +162,7 @@ def test_no_more_moves_than_an_hour_allows(lab: Lab) -> None:
     lab.make("one", "0.1", first)
     lab.make("two", "0.2", second)
     lab.make("three", "0.6", third)
-    assert "1 moved; 2 GPUs are in use, and 3 were" in lab.plugin("pack", "default").stdout
+    assert "1 moved; GPUs in use: 2, and 3 before" in lab.plugin("pack", "default").stdout
     again = lab.plugin("pack", "default").stdout
     assert "no move empties a GPU" in again
     assert "takes more moves than are left" in again

@@ -130,13 +130,14 @@ def done(status: PackStatus, in_use: int, stays: Mapping[str, str]) -> PackStatu
     message = f"{moved} moved" + (f", {failed} did not" if failed else "")
     if not moves:
         message = "no move empties a GPU"
-    message = f"{message}; {in_use} GPUs are in use, and {status.gpus_before} were"
+    message = f"{message}; GPUs in use: {in_use}, and {status.gpus_before} before"
     return replace(status, phase=PackPhase.DONE, message=message, gpus_after=in_use, moves=moves, stays=grouped(stays))
 
 
 def condition(pool: GPUPool, pack: PackStatus, now: str) -> Condition:
     problem = pool.spec.pack.hours.problem if pool.spec.pack.hours else ""
     failed = any(each.result == FAILED for each in pack.moves)
-    status: ConditionStatus = "False" if problem or failed or pack.phase is PackPhase.MOVING else "True"
+    moves = pack.phase is PackPhase.MOVING and bool(pack.moves)
+    status: ConditionStatus = "False" if problem or failed or moves else "True"
     reason = "NoSuchTimeZone" if problem else "MovesFailed" if failed else str(pack.phase)
     return Condition("Packed", status, reason, (problem or pack.message)[:1024], now, pool.generation)

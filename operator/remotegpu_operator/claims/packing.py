@@ -14,6 +14,7 @@ from remotegpu.api.claims import Allocation, GPUClaim
 from remotegpu.api.modes import default_sessions_per_gpu
 from remotegpu.api.pools import GPUPool
 from remotegpu.api.schedules import FAILED, MOVING, PackMove, PackPhase, PackStatus, due
+from remotegpu_operator import metrics
 from remotegpu_operator.allocation import About, Allocator, PackingState
 from remotegpu_operator.allocation.packing import Plan, Step
 from remotegpu_operator.builders import packing as builders
@@ -23,9 +24,14 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 _STORED_SECONDS: Final = 0.1
+_AGAIN_SECONDS: Final = 30.0
 
 # Reports a step of a pool: reason, message, and whether it is a warning.
 Tell = Callable[[GPUPool, str, str, bool], None]
+
+
+class _GoneError(Exception):
+    """Raised if the pool was deleted."""
 
 
 class Packing:
@@ -78,24 +84,28 @@ class Packing:
 
     async def _pack(self, name: str) -> None:
         try:
-            pool = self._pools[name]
+            pool = self._pool(name)
             before = self.status(pool) or PackStatus()
-            only = _asked(pool, before) and builders.dry(pool.pack_request)
-            if before.phase is PackPhase.MOVING:
+            asked, resumed = _asked(pool, before), before.phase is PackPhase.MOVING
+            only = asked and builders.dry(pool.pack_request)
+            if resumed:
+                _log.info("pool %s: packing continues", name)
                 await self._begun_before(name, before)
             plan, state = await self._plan(name)
-            if before.phase is PackPhase.MOVING:
-                _log.info("pool %s: packing goes on", name)
-            elif state is not None:
+            if not resumed and state is not None:
                 counts = plan.before, plan.after
                 moves, stays = self._moves_of(plan), self._named(plan.stays)
                 status = builders.planned(before, pool.pack_request, counts, moves, stays, _stamp(_now()), only=only)
                 await self._store(name, status)
                 if only:
                     return
-            await self._carry_out(name, plan, state)
-        except KeyError:
+            await self._carry_out(name, plan, state, scheduled=not asked and not resumed)
+        except _GoneError:
             _log.info("pool %s was deleted while it was packed", name)
+        except Exception:
+            metrics.RECONCILE_ERRORS.labels("packing").inc()
+            _log.exception("pool %s is packed again in %d s", name, _AGAIN_SECONDS)
+            await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _begun_before(self, name: str, status: PackStatus) -> None:
         """Waits for the end of the move that another process began, and stores how it ended."""
@@ -111,25 +121,28 @@ class Packing:
         why = "" if arrived else "it is not there, and the operator that began it has ended"
         await self._store(name, builders.ended(status, why))
 
-    async def _carry_out(self, name: str, plan: Plan, state: PackingState | None) -> None:
-        while state is not None and plan.steps:
+    async def _carry_out(self, name: str, plan: Plan, state: PackingState | None, *, scheduled: bool) -> None:
+        """Makes the moves of a plan, one after the other. A scheduled packing ends with the hours of the schedule."""
+        while state is not None and plan.steps and not (scheduled and _is_over(self._pool(name))):
             planned = self._moves_of(plan)
             for index, (step, move) in enumerate(zip(plan.steps, planned, strict=True)):
-                status = self.status(self._pools[name]) or PackStatus()
+                if scheduled and _is_over(self._pool(name)):
+                    break
+                status = self.status(self._pool(name)) or PackStatus()
                 now = _now()
                 status = replace(status, recent=builders.within_an_hour(status.recent, now))
                 await self._store(name, builders.moving(status, move, planned[index + 1 :], _stamp(now)))
                 said = f"claim {move.claim} moves from {move.source} to {move.target}: {plan.after} of {plan.before}"
-                self._tell(self._pools[name], "Packing", f"{said} GPUs stay in use", False)
+                self._tell(self._pool(name), "Packing", f"{said} GPUs stay in use", False)
                 why = await self._carry(step, state.allocations(step), f"pool {name} is packed")
-                status = builders.ended(self.status(self._pools[name]) or PackStatus(), why)
+                status = builders.ended(self.status(self._pool(name)) or PackStatus(), why)
                 await self._store(name, status)
                 if why:
                     said = f"claim {move.claim} stays on {move.source}, and the rest is planned anew: {why}"
-                    self._tell(self._pools[name], "NotPacked", said, True)
+                    self._tell(self._pool(name), "NotPacked", said, True)
                     break
             plan, state = await self._plan(name)
-        pool = self._pools[name]
+        pool = self._pool(name)
         status = builders.done(self.status(pool) or PackStatus(), plan.before, self._named(plan.stays))
         await self._store(name, status)
         if status.moves:
@@ -146,7 +159,7 @@ class Packing:
 
     async def _plan(self, name: str) -> tuple[Plan, PackingState | None]:
         """Plans with what is left of the hour's moves. A claim whose move failed in this packing stays."""
-        pool, now = self._pools[name], _now()
+        pool, now = self._pool(name), _now()
         status = self.status(pool) or PackStatus()
         running = status.phase is PackPhase.MOVING
         failed = {each.claim: f"its move failed: {each.message}" for each in status.moves if each.result == FAILED}
@@ -171,6 +184,12 @@ class Packing:
         )
         return plan, state
 
+    def _pool(self, name: str) -> GPUPool:
+        """Returns the present state of a pool. Raises _GoneError."""
+        if (pool := self._pools.get(name)) is None:
+            raise _GoneError(name)
+        return pool
+
     def _moves_of(self, plan: Plan) -> tuple[PackMove, ...]:
         return tuple(PackMove(self._name(step.uid), step.source, step.target) for step in plan.steps)
 
@@ -182,11 +201,17 @@ class Packing:
         return {self._name(uid): why for uid, why in stays.items()}
 
     async def _store(self, name: str, status: PackStatus) -> None:
-        """Waits until the status is stored. Raises KeyError if the pool is gone."""
-        self._statuses[self._pools[name].uid] = status
-        while self._pools[name].status.pack != status:
+        """Waits until the status is stored. Raises _GoneError."""
+        self._statuses[self._pool(name).uid] = status
+        while self._pool(name).status.pack != status:
             self._changed()
             await asyncio.sleep(_STORED_SECONDS)
+
+
+def _is_over(pool: GPUPool) -> bool:
+    """Whether the pool has hours for packing, and these have ended."""
+    hours = pool.spec.pack.hours
+    return hours is not None and not hours.covers(_now())
 
 
 def _asked(pool: GPUPool, status: PackStatus) -> bool:
