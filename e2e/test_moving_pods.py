@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import yaml
 from support.kubectl import ROOT, Kubectl, Object
@@ -143,6 +145,45 @@ def test_a_claim_gets_more_of_its_gpu_and_gives_back_what_its_programs_do_not_ha
     assert "InUse" in status(namespace, claim)["message"]
     becomes("0.1", "Allocated", 100)
     namespace.wait_for_line("trainer", "right", seconds=120)
+
+
+def test_two_programs_are_packed_onto_one_appliance_while_they_run(
+    namespace: Namespace, two_gpus: Pool, kubectl: Kubectl
+) -> None:
+    """Each has half of the GPU of its appliance at most. Both end with the sums that NumPy has."""
+    kubectl("patch", POOLS, two_gpus.name, "--type=merge", "-p", '{"spec": {"pack": {"leaveAlone": "0s"}}}')
+    rounds = 1200
+    for name, fraction in (("first", "0.3"), ("filler", "0.5"), ("second", "0.4")):
+        namespace.create(two_gpus.pod(name, fraction, "/programs/counting.py", str(rounds)))
+        namespace.wait_for_line(name, "checked 10", seconds=90)
+    namespace("delete", "pod", "filler", "--now", seconds=60)
+    until(lambda: len(namespace.claims()) == 2, 60, "the claim of the filler is gone")
+    claims = {each["spec"]["pod"]["name"]: each["metadata"]["name"] for each in namespace.claims()}
+    assert len({place(namespace, claim) for claim in claims.values()}) == 2
+
+    def ask(request: str, phase: str) -> Object:
+        kubectl("annotate", POOLS, two_gpus.name, f"remotegpu.io/pack={request}", "--overwrite")
+
+        def answer() -> Object:
+            return dict(((kubectl.get(POOLS, two_gpus.name) or {})["status"]).get("pack") or {})
+
+        until(lambda: (answer().get("request"), answer().get("phase")) == (request, phase), 120, f"it is {phase}")
+        return answer()
+
+    planned = ask("dry-run-1", "Planned")
+    assert (planned["gpusBefore"], planned["gpusAfter"], len(planned["moves"])) == (2, 1, 1)
+    packed = ask("now-1", "Done")
+    assert [each["result"] for each in packed["moves"]] == ["Moved"], packed
+    assert len({place(namespace, claim) for claim in claims.values()}) == 1
+    moved = next(name for name, claim in claims.items() if packed["moves"][0]["claim"].endswith(f"/{claim}"))
+    assert "has moved" in namespace.logs(moved)
+    steps, sums = np.random.default_rng(1).random(1 << 20, dtype=np.float32), np.zeros(1 << 20, np.float32)
+    for _ in range(rounds):
+        sums += steps
+    digest = hashlib.sha256(sums.tobytes()).hexdigest()
+    for name in claims:
+        namespace.wait_for_line(name, "right", seconds=180)
+        assert f"digest {digest}" in namespace.logs(name)
 
 
 def test_a_suspended_claim_moves_and_stays_suspended(namespace: Namespace, two_gpus: Pool) -> None:

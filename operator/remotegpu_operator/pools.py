@@ -301,6 +301,7 @@ class Pools:
                 contact = self._inventory.contact(name)
                 if contact is not None and (report := contact.report) is not None:
                     claims.suspensions.told(name, report.suspended)
+                    claims.packing.told(name, report.sessions)
                     claims.usage.told(name, report.in_use if contact.fresh() else frozenset())
                     claims.served.told(name, report.unserved if contact.fresh() else None)
                     claims.resizes.told(name, report.sizes, {uid: s.problem for uid, s in report.suspended.items()})
@@ -333,6 +334,7 @@ class Pools:
                 pod=self._pod(name),
                 gpus=report.gpus if report else tuple(last.gpus if last else ()),
                 environments=report.environments if report else tuple(last.environments if last else ()),
+                driver=report.driver if report else (last.driver if last else 0),
                 answers=answers,
                 problem=contact.problem if contact else "",
                 draining=draining,
@@ -367,7 +369,7 @@ class Pools:
                 capacity = claims.capacity(pool.name)
                 metrics.count_pool(pool.name, capacity)
                 limits = {each.node: each.memory_limit for each in self._plans.values() if each.pool.name == pool.name}
-                status = states.pool_status(pool, capacity, self._renewal, now, limits)
+                status = states.pool_status(pool, capacity, self._renewal, now, limits, claims.packing.status(pool))
                 if status == pool.status:
                     continue
                 body = {"metadata": {"resourceVersion": pool.resource_version}, "status": status.to_object()}

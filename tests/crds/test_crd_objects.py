@@ -49,7 +49,7 @@ from remotegpu.api.pools import (
     UpdateSpec,
 )
 from remotegpu.api.quantities import Ask, Compute
-from remotegpu.api.schedules import Schedule
+from remotegpu.api.schedules import FAILED, PackMove, PackPhase, PackSpec, PackStatus, PackStays, Schedule
 
 GIB = 1 << 30
 NOW = "2026-11-21T16:00:00Z"
@@ -83,6 +83,7 @@ CLAIM_STATUS = ClaimStatus(
     endpoints=(Endpoint("appliance", "10.244.1.5:7070", "appliance.appliance.remotegpu.io"),),
     consumers=(PodReference("train", "8a3f2d1c-53c5-4b8e-9a52-0d6c43a6a1f7"),),
     observed_generation=1,
+    share_since=NOW,
 )
 POOL_SPECS = (
     PoolSpec(
@@ -130,6 +131,7 @@ POOL_SPECS = (
                 (("app", "desk"),),
             ),
         ),
+        pack=PackSpec(21600, Schedule("pack", datetime.time(22), datetime.time(5), ("Sat",), "Europe/Berlin"), 6, 3600),
         suspend_for_priority=True,
         start_deadline=600,
         connection_grace=0,
@@ -158,10 +160,22 @@ POOL_STATUS = PoolStatus(
             image="appliance:1",
             gpus=(GpuStatus("GPU-1", "NVIDIA A100", 9 * GIB, 8 * GIB, False, "Xid 79", 250, 2 * GIB),),
             environments=(EnvironmentStatus("torch", "rocm", "3.12.4", "torch 2.15.0"),),
+            driver=13000,
         ),
     ),
     observed_generation=1,
     landlock=Landlock.REQUIRE,
+    pack=PackStatus(
+        "now-1",
+        PackPhase.MOVING,
+        NOW,
+        "1 of 2 claims has moved",
+        3,
+        2,
+        (PackMove("team/a", "appliance", "another", FAILED, "OtherDriver: CUDA 13000 is not 12080"),),
+        (PackStays("spec.movable is not true", 1, ("team/b",)),),
+        (NOW,),
+    ),
 )
 SPECS: dict[str, tuple[ClaimSpec | PoolSpec, ...]] = {"GPUClaim": CLAIM_SPECS, "GPUPool": POOL_SPECS}
 STATUS: dict[str, ClaimStatus | PoolStatus] = {"GPUClaim": CLAIM_STATUS, "GPUPool": POOL_STATUS}

@@ -8,5 +8,16 @@ service) does not delay other requests.
 
 from remotegpu_operator.allocation.allocator import Allocator, Capacity
 from remotegpu_operator.allocation.decisions import Decision, Placed, Request, Waiting, request_of
+from remotegpu_operator.allocation.packing_state import About, PackingState
 
-__all__ = ["Allocator", "Capacity", "Decision", "Placed", "Request", "Waiting", "request_of"]
+__all__ = [
+    "About",
+    "Allocator",
+    "Capacity",
+    "Decision",
+    "PackingState",
+    "Placed",
+    "Request",
+    "Waiting",
+    "request_of",
+]

@@ -5,7 +5,7 @@ The allocator reads no clock: callers set the time. A waiting request reserves G
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from remotegpu.api import reservations
@@ -16,6 +16,7 @@ from remotegpu_operator.allocation.decisions import Decision, Placed, Request, W
 from remotegpu_operator.allocation.fit import Fit, choose
 from remotegpu_operator.allocation.inventory import Candidates, Inventory, Slot, charge, mixed_memory, some
 from remotegpu_operator.allocation.ledger import Ledger
+from remotegpu_operator.allocation.packing_state import About, PackingState
 from remotegpu_operator.allocation.queue import Group, Queue, Walk, turn_of
 from remotegpu_operator.allocation.rooms import Rooms, free_bytes
 from remotegpu_operator.allocation.victims import victims
@@ -239,6 +240,33 @@ class Allocator:
         wanted = " and ".join(f"{format_bytes(each.memory)} of {each.model}" for each in mine)
         who = f"{target} has not" if target else f"no other appliance of pool {entry.request.pool} has"
         return f"NoRoom: {who} {wanted} free"
+
+    def packing(self, pool: str, sessions: int, about: Callable[[str], About]) -> PackingState | None:
+        """Returns a pool's state for `packing.plan`; None for an unknown pool.
+
+        `sessions` is the most of one GPU. `about` returns what the allocator does not know of a claim, by its uid.
+        Waiting requests do not matter: a plan fills no GPU without emptying another one of its kind.
+        """
+        if (inventory := self._inventories.get(pool)) is None:
+            return None
+        return PackingState.of(inventory, self._ledger, sessions, about)
+
+    def refusal(self, uid: str, source: str, to: tuple[Allocation, ...]) -> str:
+        """Returns why a claim's allocations on `source` cannot be replaced by `to` now; empty if they can."""
+        entry = self._ledger.get(uid)
+        if entry is None or (inventory := self._inventories.get(entry.request.pool)) is None:
+            return "its pool is not known"
+        mine = [(each.model, each.memory) for each in entry.allocations if each.appliance == source]
+        if mine != [(each.model, each.memory) for each in to]:
+            return f"what it has on {source} has changed"
+        for each in to:
+            slots = [inventory.slots[index] for index in inventory.slots_at([(each.appliance, each.gpu)])]
+            if not any(
+                free_bytes(slot, self._ledger) >= each.memory and self._has_time(inventory, entry.request, slot)
+                for slot in slots
+            ):
+                return f"NoRoom: {each.gpu} of {each.appliance} has not {format_bytes(each.memory)} free any more"
+        return ""
 
     def resized(self, request: Request) -> tuple[Allocation, ...] | str:
         """Returns the claim's allocations at the size that it asks for now, or a message why it cannot get this size.

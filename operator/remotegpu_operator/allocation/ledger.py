@@ -69,6 +69,10 @@ class Ledger:
         """Returns the entries with memory of the GPU."""
         return [each for each in self._on.get((appliance, gpu), {}).values() if each.memory_on(appliance, gpu)]
 
+    def all_on(self, appliance: str, gpu: str) -> list[Entry]:
+        """Returns the entries with an allocation on the GPU, also those without memory."""
+        return list(self._on.get((appliance, gpu), {}).values())
+
     def guaranteed_to_others(self, uid: str, appliance: str, gpu: GpuStatus) -> int:
         """Returns the thousandths of the GPU's time that are guaranteed to claims other than `uid`."""
         others = (each for each in self.on(appliance, gpu.uuid) if each.request.uid != uid)

@@ -56,6 +56,9 @@ class Report:
     sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     # The uids of claims with a session.
     in_use: frozenset[str] = frozenset()
+    # The number of sessions, by the claim's uid. A change alone is no news.
+    sessions: Mapping[str, int] = field(default_factory=dict, compare=False)
+    driver: int = 0  # the version of CUDA that the driver provides
     # Why the appliance serves no claim that is allocated there, by the id of the claim's lease.
     unserved: Mapping[str, str] = field(default_factory=dict)
 
@@ -260,5 +263,16 @@ def report_of(reply: pb.InventoryReply) -> Report:
         if lease.claim_uid and not lease.suspended
     }
     in_use = frozenset(lease.claim_uid for lease in reply.leases if lease.claim_uid and lease.sessions)
-    unserved = {each.lease_id: each.why for each in reply.unserved}
-    return Report(gpus, environments, reply.draining, reply.opens_no_session, suspended, sizes, in_use, unserved)
+    sessions = {lease.claim_uid: lease.sessions for lease in reply.leases if lease.claim_uid}
+    return Report(
+        gpus,
+        environments,
+        reply.draining,
+        reply.opens_no_session,
+        suspended,
+        sizes,
+        in_use,
+        sessions,
+        reply.driver_version,
+        {each.lease_id: each.why for each in reply.unserved},
+    )

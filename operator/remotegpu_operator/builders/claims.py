@@ -26,6 +26,7 @@ def placed(claim: GPUClaim, decision: Placed, appliances: Mapping[str, Appliance
         claim.status,
         allocations=decision.allocations,
         endpoints=endpoints(decision.allocations, appliances),
+        share_since=now,
     )
     on = ", ".join(dict.fromkeys(f"{each.appliance} on node {each.node}" for each in decision.allocations))
     return with_reason(claim, status, Phase.ALLOCATED, Reason.ALLOCATED, f"{share}{whole}: {on}", now)
@@ -207,7 +208,7 @@ _USABLE: Final = frozenset({Reason.ALLOCATED, Reason.MOVING, Reason.NOT_MOVED, R
 
 
 def _empty(status: ClaimStatus) -> ClaimStatus:
-    return replace(status, allocations=(), resize=(), move=None, endpoints=(), consumers=())
+    return replace(status, allocations=(), resize=(), move=None, endpoints=(), consumers=(), share_since="")
 
 
 def with_reason(

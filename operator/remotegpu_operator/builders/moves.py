@@ -31,10 +31,10 @@ def refusal(claim: GPUClaim) -> str:
     return ""
 
 
-def moving(claim: GPUClaim, source: str, to: tuple[Allocation, ...], now: str) -> ClaimStatus:
+def moving(claim: GPUClaim, source: str, to: tuple[Allocation, ...], now: str, why: str = "") -> ClaimStatus:
     """Returns the status of a claim during a move. The claim keeps its share at `source` until its programs moved."""
     status = replace(claim.status, move=Move(source, to))
-    message = f"its programs move from {source} to {_place(to)}"
+    message = f"its programs move from {source} to {_place(to)}" + (f": {why}" if why else "")
     return statuses.with_reason(claim, status, status.phase, Reason.MOVING, message, now)
 
 
@@ -46,7 +46,7 @@ def moved(claim: GPUClaim, move: Move, appliances: Mapping[str, ApplianceStatus]
     to = iter(move.to)
     allocations = tuple(next(to) if each.appliance == move.source else each for each in claim.status.allocations)
     endpoints = statuses.endpoints(allocations, appliances)
-    status = replace(claim.status, allocations=allocations, endpoints=endpoints, move=None)
+    status = replace(claim.status, allocations=allocations, endpoints=endpoints, move=None, share_since=now)
     message = f"its programs have moved from {move.source} to {_place(move.to)}"
     return statuses.with_reason(claim, status, Phase.ALLOCATED, Reason.ALLOCATED, message, now)
 

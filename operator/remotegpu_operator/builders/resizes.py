@@ -15,7 +15,7 @@ def resizing(claim: GPUClaim, to: tuple[Allocation, ...], now: str) -> ClaimStat
 
 def resized(claim: GPUClaim, now: str) -> ClaimStatus:
     to = claim.status.resize
-    status = replace(claim.status, allocations=to, resize=())
+    status = replace(claim.status, allocations=to, resize=(), share_since=now)
     message = f"its share is {_sizes(to)} now, and was {_sizes(claim.status.allocations)}"
     return with_reason(claim, status, Phase.ALLOCATED, Reason.ALLOCATED, message, now)
 

@@ -19,7 +19,9 @@ from remotegpu.api.pools import (
     PoolPhase,
     PoolStatus,
 )
+from remotegpu.api.schedules import PackStatus
 from remotegpu_operator.allocation import Capacity
+from remotegpu_operator.builders import packing
 from remotegpu_operator.builders.memory import limited
 
 Object = dict[str, Any]
@@ -31,8 +33,8 @@ REVISION_LABEL: Final = "controller-revision-hash"
 class Seen:
     """The known state of one appliance.
 
-    `gpus` and `environments` are from its last report. `answers` is true if it has reported recently; otherwise
-    `problem` is why not.
+    `gpus`, `environments` and `driver` are from its last report. `answers` is true if it has reported recently;
+    otherwise `problem` is why not.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Seen:
     gpus: tuple[GpuStatus, ...]
     answers: bool
     environments: tuple[EnvironmentStatus, ...] = ()
+    driver: int = 0
     problem: str = ""
     # The reason why the appliance takes no new claims; empty if it takes them.
     draining: str = ""
@@ -99,16 +102,22 @@ def appliance_status(seen: Seen) -> ApplianceStatus:
         image=containers[0].get("image", ""),
         gpus=seen.gpus,
         environments=seen.environments,
+        driver=seen.driver,
     )
 
 
 def pool_status(
-    pool: GPUPool, capacity: Capacity, renewal: str, now: str, limits: Mapping[str, int | None] | None = None
+    pool: GPUPool,
+    capacity: Capacity,
+    renewal: str,
+    now: str,
+    limits: Mapping[str, int | None] | None = None,
+    pack: PackStatus | None = None,
 ) -> PoolStatus:
     """Builds a pool's status.
 
     `renewal` is why certificates cannot be renewed; empty if they can. `limits` has the appliances' memory limits in
-    bytes by node, as for `memory.limited`.
+    bytes by node, as for `memory.limited`. `pack` is the last packing.
     """
     phase, reason, message = _pool_phase(capacity.appliances)
     mixed = capacity.mixed_memory
@@ -149,6 +158,9 @@ def pool_status(
     conditions = with_condition(conditions, limited(pool, limits or {}, now))
     if pool.spec.schedules:
         conditions = with_condition(conditions, _schedules(pool, now))
+    hours = pool.spec.pack.hours
+    if pack is not None or (hours is not None and hours.problem):
+        conditions = with_condition(conditions, packing.condition(pool, pack or PackStatus(), now))
     return PoolStatus(
         phase=phase,
         reason=reason,
@@ -160,6 +172,7 @@ def pool_status(
         appliances=capacity.appliances,
         observed_generation=pool.generation,
         landlock=pool.landlock,
+        pack=pack,
     )
 
 

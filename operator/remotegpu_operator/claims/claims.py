@@ -29,9 +29,10 @@ from remotegpu_operator.claims.index import Index
 from remotegpu_operator.claims.landing import Landing
 from remotegpu_operator.claims.leaving import Leaving
 from remotegpu_operator.claims.moves import Carry, Moves
+from remotegpu_operator.claims.packing import Packing
 from remotegpu_operator.claims.resizes import Resizes
 from remotegpu_operator.claims.served import Served
-from remotegpu_operator.claims.stores import GPUCLAIMS, Stores
+from remotegpu_operator.claims.stores import GPUCLAIMS, GPUPOOLS, Stores
 from remotegpu_operator.claims.suspensions import Suspensions
 from remotegpu_operator.cluster.events import Events
 from remotegpu_operator.cluster.kube import PODS, Api, ApiError, Object, Unanswered
@@ -93,6 +94,9 @@ class Claims:
             lambda uid: self._queue.add(("claim", uid)),
         )
         self._moves = Moves(self._allocator, self._priorities, carry, lambda uid: self._queue.add(("claim", uid)))
+        self.packing = Packing(
+            self._index.claims, self._pools, self._allocator, self._moves, on_capacity, self._tell_of_pool
+        )
         self.resizes = Resizes(self._allocator, self._priorities, lambda uid: self._queue.add(("claim", uid)))
         self.served = Served(self._index.claims, self._look_again_in)
         # By uid: the reason and message for each claim that the operator is deleting.
@@ -121,6 +125,7 @@ class Claims:
             group.create_task(self._decide())
             group.create_task(self.suspensions.follow_schedules(self._window_changed))
             group.create_task(self._idle.follow())
+            group.create_task(self.packing.follow())
 
     # Calls from the pools' reconciler.
 
@@ -466,6 +471,10 @@ class Claims:
             self._events.about(GPUCLAIMS, stored, reason, message, warning=True)
         for pod in self._index.users(claim):
             self._events.about(PODS, pod, reason, message, warning=True)
+
+    def _tell_of_pool(self, pool: GPUPool, reason: str, message: str, warning: bool) -> None:
+        thing = {"metadata": {"name": pool.name, "uid": pool.uid, "resourceVersion": pool.resource_version}}
+        self._events.about(GPUPOOLS, thing, reason, message, warning=warning)
 
     def _user_of(self, claim: GPUClaim) -> str:
         if named := claim.labels.get(self._user_label):

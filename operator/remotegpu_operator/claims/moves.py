@@ -4,14 +4,30 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
-from remotegpu.api.claims import ClaimStatus, GPUClaim, Move
+from remotegpu.api.claims import Allocation, ClaimStatus, GPUClaim, Move
 from remotegpu.api.pools import ApplianceStatus
 from remotegpu_operator.allocation import Allocator, request_of
-from remotegpu_operator.builders import moves
+from remotegpu_operator.builders import moves, packing
 from remotegpu_operator.claims.attempts import Attempts
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A move that the claim itself does not ask for. `ended` gets "" when it has moved, or why it stays."""
+
+    source: str
+    to: tuple[Allocation, ...]
+    why: str
+    ended: asyncio.Future[str]
+
+    def end(self, why: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(why)
+
 
 # Moves a claim's lease from one appliance to another. Returns "" on success, or why the move failed.
 Carry = Callable[[GPUClaim, str, str], Awaitable[str]]
@@ -34,10 +50,30 @@ class Moves:
         # By claim: the move that has ended, and why it failed; empty if it succeeded.
         self._ended: dict[str, tuple[Move, str]] = {}
         self._attempts = Attempts(look)
+        self._orders: dict[str, _Order] = {}
+
+    async def order(self, uid: str, source: str, to: tuple[Allocation, ...], why: str) -> str:
+        """Moves what a movable claim has on `source` to `to`. Returns "" when it has moved, or why it stays.
+
+        It is tried once. `why` is added to the claim's message.
+        """
+        order = self._orders[uid] = _Order(source, to, why, asyncio.get_running_loop().create_future())
+        self._look(uid)
+        try:
+            return await order.ended
+        finally:
+            self._orders.pop(uid, None)
+
+    def withdraw(self, uid: str, why: str) -> None:
+        """Ends the order for a claim, and tells who ordered it `why`."""
+        if (order := self._orders.get(uid)) is not None:
+            order.end(why)
 
     def forget(self, uid: str) -> None:
+        """Forgets a claim that is gone, or that does not have to move."""
         self._ended.pop(uid, None)
         self._attempts.forget(uid)
+        self.withdraw(uid, "the claim is gone")
 
     def next(self, claim: GPUClaim, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
         """Begins, continues or ends the move of a claim with a share.
@@ -47,6 +83,8 @@ class Moves:
         if (move := claim.status.move) is not None:
             return self._follow(claim, move, appliances, now)
         source = moves.source(claim, appliances)
+        if not source and (order := self._orders.get(claim.uid)) is not None and not order.ended.done():
+            return self._begin(claim, order, now)
         if not source:
             self.forget(claim.uid)
             return moves.stays(claim, now)
@@ -61,12 +99,23 @@ class Moves:
         self._allocator.hold(request_of(claim, self._priorities), status.held)
         return status
 
+    def _begin(self, claim: GPUClaim, order: _Order, now: str) -> ClaimStatus:
+        why = packing.stays(claim) or self._allocator.refusal(claim.uid, order.source, order.to)
+        if why:
+            order.end(why)
+            return claim.status
+        self._ended.pop(claim.uid, None)
+        status = moves.moving(claim, order.source, order.to, now, order.why)
+        self._allocator.hold(request_of(claim, self._priorities), status.held)
+        return status
+
     def _follow(self, claim: GPUClaim, move: Move, appliances: Mapping[str, ApplianceStatus], now: str) -> ClaimStatus:
         ended, why = self._ended.get(claim.uid, (None, ""))
         if ended != move:
             if claim.uid not in self._tasks:
                 self._tasks[claim.uid] = asyncio.create_task(self._run(claim, move))
             return claim.status
+        self.withdraw(claim.uid, why)
         if why:
             return self._not_moved(claim, why, now)
         return moves.moved(claim, move, appliances, now)

@@ -244,6 +244,7 @@ class ClaimStatus:
     endpoints: tuple[Endpoint, ...] = ()
     consumers: tuple[PodReference, ...] = ()
     observed_generation: int = 0
+    share_since: str = ""  # when the share last began, moved or changed its size; empty: not known
 
     @property
     def milli(self) -> int:
@@ -285,6 +286,7 @@ class ClaimStatus:
             endpoints=tuple(map(Endpoint.from_object, stored.get("endpoints", ()))),
             consumers=tuple(map(PodReference.from_object, stored.get("consumers", ()))),
             observed_generation=stored.get("observedGeneration", 0),
+            share_since=stored.get("shareSince", ""),
         )
 
     def to_object(self) -> dict[str, Any]:
@@ -304,6 +306,7 @@ class ClaimStatus:
             "move": None if self.move is None else self.move.to_object(),
             "endpoints": [endpoint.to_object() for endpoint in self.endpoints],
             "consumers": [consumer.to_object() for consumer in self.consumers],
+            "shareSince": self.share_since or None,
         }
 
 

@@ -46,6 +46,9 @@ USER_ANNOTATIONS: Final = (
     OFFLOAD_ANNOTATION,
 )
 
+# Annotation of a GPUPool: another value asks the operator to pack the pool (`remotegpu.api.schedules`).
+PACK_ANNOTATION: Final = "remotegpu.io/pack"
+
 # Names that only our parts write. A pod that waits for or has a share gets the label, and the operator watches it.
 STATUS_PREFIX: Final = "status.remotegpu.io/"
 POD_LABEL: Final = "status.remotegpu.io/pod"

@@ -51,3 +51,8 @@ class Profile(StrEnum):
     def of(cls, text: str | None) -> "Profile":
         """Reads the variable as the software GPU does: an unknown value means NORMAL."""
         return cls(text) if text in list(cls) else cls.NORMAL
+
+
+def default_sessions_per_gpu(backend: str) -> int:
+    """Returns the default limit. On a real GPU each allowed session reserves half a gigabyte for a context."""
+    return 16 if backend == "cuda" else 128

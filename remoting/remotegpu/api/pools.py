@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from remotegpu.api.conditions import Condition
 from remotegpu.api.durations import format_duration, parse_duration
+from remotegpu.api.kubernetes import PACK_ANNOTATION
 from remotegpu.api.modes import Backend, ComputeMode, Landlock, WorkerWrites
 from remotegpu.api.quantities import format_quantity, parse_quantity
-from remotegpu.api.schedules import Schedule
+from remotegpu.api.schedules import PackSpec, PackStatus, Schedule
 
 
 class PoolPhase(StrEnum):
@@ -206,6 +207,7 @@ class PoolSpec:
     schedules: tuple[Schedule, ...] = ()
     prices: tuple[Price, ...] = ()
     idle: IdleSpec | None = None
+    pack: PackSpec = field(default_factory=PackSpec)
     suspend_for_priority: bool = False
     start_deadline: int = 300  # seconds
     connection_grace: int = 60  # seconds
@@ -239,6 +241,7 @@ class PoolSpec:
             schedules=tuple(map(Schedule.from_object, stored.get("schedules", ()))),
             prices=tuple(map(Price.from_object, stored.get("prices", ()))),
             idle=IdleSpec.from_object(stored["idle"]) if "idle" in stored else None,
+            pack=PackSpec.from_object(stored.get("pack", {})),
             suspend_for_priority=stored.get("suspendForPriority", False),
             start_deadline=parse_duration(stored["startDeadline"]) if "startDeadline" in stored else 300,
             connection_grace=parse_duration(stored["connectionGrace"]) if "connectionGrace" in stored else 60,
@@ -273,6 +276,7 @@ class PoolSpec:
             schedules=[each.to_object() for each in self.schedules] or None,
             prices=[each.to_object() for each in self.prices] or None,
             idle=self.idle and self.idle.to_object(),
+            pack=None if self.pack == PackSpec() else self.pack.to_object(),
             suspendForPriority=self.suspend_for_priority or None,
             startDeadline=format_duration(self.start_deadline),
             connectionGrace=format_duration(self.connection_grace),
@@ -359,6 +363,7 @@ class ApplianceStatus:
     image: str = ""
     gpus: tuple[GpuStatus, ...] = ()
     environments: tuple[EnvironmentStatus, ...] = ()
+    driver: int = 0  # the version of CUDA that its driver provides, as 13000; 0: not known
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "ApplianceStatus":
@@ -373,6 +378,7 @@ class ApplianceStatus:
             image=stored.get("image", ""),
             gpus=tuple(map(GpuStatus.from_object, stored.get("gpus", ()))),
             environments=tuple(map(EnvironmentStatus.from_object, stored.get("environments", ()))),
+            driver=stored.get("driver", 0),
         )
 
     def to_object(self) -> dict[str, Any]:
@@ -387,6 +393,7 @@ class ApplianceStatus:
             "image": self.image,
             "gpus": [gpu.to_object() for gpu in self.gpus],
             "environments": [each.to_object() for each in self.environments],
+            **_given(driver=self.driver or None),
         }
 
 
@@ -419,6 +426,7 @@ class PoolStatus:
     appliances: tuple[ApplianceStatus, ...] = ()
     observed_generation: int = 0
     landlock: Landlock | None = None  # None: written by an operator that is older than this field
+    pack: PackStatus | None = None  # None: never packed or planned
 
     @property
     def gpus(self) -> int:
@@ -453,6 +461,7 @@ class PoolStatus:
             appliances=tuple(map(ApplianceStatus.from_object, stored.get("appliances", ()))),
             observed_generation=stored.get("observedGeneration", 0),
             landlock=Landlock(stored["landlock"]) if "landlock" in stored else None,
+            pack=PackStatus.from_object(stored["pack"]) if "pack" in stored else None,
         )
 
     def to_object(self) -> dict[str, Any]:
@@ -465,7 +474,7 @@ class PoolStatus:
             "models": self.models,
             "environments": self.environments,
             "observedGeneration": self.observed_generation,
-            **_given(landlock=self.landlock and str(self.landlock)),
+            **_given(landlock=self.landlock and str(self.landlock), pack=self.pack and self.pack.to_object()),
             "total": self.total.to_object(),
             "allocated": self.allocated.to_object(),
             "free": self.free.to_object(),
@@ -482,6 +491,7 @@ class GPUPool:
     resource_version: str = ""
     spec: PoolSpec = field(default_factory=PoolSpec)
     status: PoolStatus = field(default_factory=PoolStatus)
+    pack_request: str = ""  # the value of PACK_ANNOTATION
 
     @property
     def landlock(self) -> Landlock:
@@ -499,6 +509,7 @@ class GPUPool:
             resource_version=metadata.get("resourceVersion", ""),
             spec=PoolSpec.from_object(stored["spec"]),
             status=PoolStatus.from_object(stored.get("status", {})),
+            pack_request=(metadata.get("annotations") or {}).get(PACK_ANNOTATION, ""),
         )
 
 

@@ -34,11 +34,6 @@ class Limits:
     managed_mib: int | None = None  # managed memory of a program that does not set it; None: the client's default
 
 
-def default_sessions_per_gpu(backend: str) -> int:
-    """Returns the default limit. On a real GPU each allowed session reserves half a gigabyte for a context."""
-    return 16 if backend == "cuda" else 128
-
-
 @dataclass(frozen=True, slots=True)
 class Kubernetes:
     """Settings of an appliance that serves claims."""

@@ -25,6 +25,7 @@ from remotegpu.cli.options import (
 )
 
 ApplianceArgument = Annotated[str, typer.Argument(help="As `kubectl remotegpu ls` names it.")]
+PoolArgument = Annotated[str, typer.Argument(help="As `kubectl get gpupools` names it.")]
 PodArgument = Annotated[str, typer.Argument(help="A pod that asks for a share, or with --claim a GPUClaim.")]
 IsClaimOption = Annotated[bool, typer.Option("--claim", help="It is the name of a GPUClaim.")]
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is done, or is said not to be.")]
@@ -159,6 +160,22 @@ def drain(appliance: ApplianceArgument, kubeconfig: KubeconfigOption = None, con
     from remotegpu.cli.cluster.appliances import drain  # noqa: PLC0415
 
     drain(Cluster(kubeconfig, context), appliance)
+
+
+@app.command()
+def pack(
+    pool: PoolArgument,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say which claims would move, and why others not.")
+    ] = False,
+    wait: WaitOption = True,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = "",
+) -> None:
+    """Move movable claims of a pool, while their programs run, so that fewer GPUs and appliances are in use."""
+    from remotegpu.cli.cluster.packing import pack  # noqa: PLC0415
+
+    pack(Cluster(kubeconfig, context), pool, dry_run=dry_run, wait=wait)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import typer
 from remotegpu import extensions
 from remotegpu.api import addresses, names
 from remotegpu.api.durations import parse_duration
-from remotegpu.api.modes import ComputeMode, Landlock, Profile, WorkerWrites
+from remotegpu.api.modes import ComputeMode, Landlock, Profile, WorkerWrites, default_sessions_per_gpu
 from remotegpu.cli import exits
 from remotegpu.cli.options import bytes_of
 from remotegpu.cli.run.null_rules import code_with_rules, tallied
@@ -220,7 +220,7 @@ def appliance(
     from remotegpu.appliance.checks import exposed_without  # noqa: PLC0415
     from remotegpu.appliance.server import StartError, run  # noqa: PLC0415
     from remotegpu.appliance.sessions.budgets import unknown_budget  # noqa: PLC0415
-    from remotegpu.appliance.settings import Kubernetes, Limits, Settings, default_sessions_per_gpu  # noqa: PLC0415
+    from remotegpu.appliance.settings import Kubernetes, Limits, Settings  # noqa: PLC0415
 
     host, port = _address("--listen", listen, names.DEFAULT_LISTEN)
     if kubernetes != bool(name):
