@@ -115,8 +115,6 @@ rules! {
     IdleLoose = "idle-loose";
     /// It needs that nothing is under way in another stream.
     IdleQuiet = "idle-quiet";
-    /// It needs that no host function runs.
-    IdleCalls = "idle-calls";
     /// It sends the commands that were appended.
     IdleFlush = "idle-flush";
     /// It returns the sticky error.

@@ -203,8 +203,7 @@ impl Live {
     /// Returns whether all results are reported and no host function runs. Otherwise, pending work may break the
     /// context, and each wait must report that error.
     fn has_told_all(&self) -> bool {
-        let has_calls = self.session.has_calls() && kept(Rule::IdleCalls);
-        !has_calls && (self.session.is_quiet(Known::Told, self.synchronised()) || !kept(Rule::IdleQuiet))
+        !self.session.has_calls() && (self.session.is_quiet(Known::Told, self.synchronised()) || !kept(Rule::IdleQuiet))
     }
 }
 
