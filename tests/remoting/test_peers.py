@@ -46,11 +46,6 @@ def test_kernels_meet_in_page_locked_memory(two_gpus: Appliance) -> None:
     assert (run.returncode, run.stdout) == (0, "met\n"), run.stderr
 
 
-def test_what_the_host_changes_is_on_every_device_before_kernels(two_gpus: Appliance) -> None:
-    run = two_gpus.run("mirrors_of_two_devices.py", options=("-n", "2"), timeout=120)
-    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
-
-
 def test_processes_with_a_device_each_reach_the_others_memory(two_gpus: Appliance) -> None:
     run = two_gpus.run("share_peers.py", options=("-n", "2"))
     assert (run.returncode, run.stdout) == (0, "shared\n"), run.stderr

@@ -97,8 +97,6 @@ rules! {
     MirrorWord = "mirror-word";
     /// The work of streams comes after the changes that were sent before it.
     MirrorHold = "mirror-hold";
-    /// It comes after the changes to every device.
-    MirrorDevices = "mirror-devices";
     /// One command brings the changes of all mirrors.
     MirrorCommand = "mirror-command";
     /// A command of changes has at most `BULK_CHUNK` bytes.

@@ -120,9 +120,7 @@ impl Mirror {
     }
 
     fn hold(&mut self, session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
-        let all = if kept(Rule::MirrorDevices) { self.carriers.len() } else { 1 };
-        let of_session = |carrier: &&mut Carrier| Arc::ptr_eq(&carrier.live.session, session);
-        for carrier in self.carriers.iter_mut().filter(of_session).take(all) {
+        for carrier in self.carriers.iter_mut().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session)) {
             carrier.hold(stream_id)?;
         }
         Ok(())
