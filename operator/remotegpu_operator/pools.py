@@ -289,6 +289,7 @@ class Pools:
         for name in self._last.keys() - places.keys():
             del self._last[name]
             claims.usage.told(name, frozenset())
+            claims.served.told(name, None)
         by_pool: dict[str, list[ApplianceStatus]] = {name: [] for name in self._pools}
         for name, (pool, node) in places.items():
             if pool in by_pool:
@@ -302,9 +303,11 @@ class Pools:
                 if contact is not None and (report := contact.report) is not None:
                     claims.suspensions.told(name, report.suspended)
                     claims.usage.told(name, report.in_use if contact.fresh() else frozenset())
+                    claims.served.told(name, report.unserved if contact.fresh() else None)
                     claims.resizes.told(name, report.sizes, {uid: s.problem for uid, s in report.suspended.items()})
                 else:
                     claims.suspensions.told(name, {})
+                    claims.served.told(name, None)
                     if contact is None:
                         claims.usage.told(name, frozenset())
         for pool_name, found in by_pool.items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -273,6 +275,38 @@ def test_a_pod_that_drains_goes_on_and_its_successor_comes_after_its_sessions(
     until(lambda: not appliance.served(following), 10, "the appliance has let go of the claim")
 
 
+def test_the_sessions_of_an_ended_claim_end_before_others_have_its_memory(
+    cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team
+) -> None:
+    """Its worker stands still and does not end: what was placed on its GPU waits, and what was placed elsewhere not."""
+    total = appliance.gpus[0].shareable_bytes
+    session = appliance.tenant(claim, team.pod).session()
+    worker = session.ask("pid")
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        cluster.delete_claim(claim)
+        following = cluster.claim(team.namespace, appliance.place(total), consumers=[team.pod])
+        elsewhere = cluster.claim(team.namespace, appliance.place(SHARE, gpu=1), consumers=[team.pod])
+        until(lambda: appliance.served(elsewhere), 5, "the appliance has seen all three")
+
+        def placed() -> bool:
+            there = appliance.served(following) is not None
+            assert not (there and stands(worker)), "the memory was given away before its session had ended"
+            return there
+
+        until(placed, REVOKED_SECONDS, "the appliance has ended the worker, and placed what waited for its memory")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGCONT)
+
+
+def stands(pid: int) -> bool:
+    """Whether a process is stopped, so that it is there and does nothing."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
 @pytest.mark.parametrize("wrong", [{"gpu": "GPU-0"}, {"memory": 1}], ids=str)
 def test_a_claim_with_an_invalid_status_becomes_no_lease(
     cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team, wrong: dict[str, Any]
@@ -349,3 +383,26 @@ def test_where_a_claim_has_moved_is_told_to_its_pods_alone(cluster: Cluster, dis
         assert told_where(one.tenant(claim, team.pod)) == ("PERMISSION_DENIED", "")
         cluster.delete_claim(claim)
         until(lambda: told_where(one.tenant(claim, team.other))[0] == "PERMISSION_DENIED", 10, "nobody is")
+
+
+def test_what_it_has_no_room_for_it_reports_until_it_has(
+    cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team
+) -> None:
+    """A status that no operator wrote: two claims that are more than a GPU, and one for a GPU that is elsewhere."""
+
+    def reported() -> set[str]:
+        return {each.lease_id for each in appliance.client.inventory().unserved}
+
+    assert reported() == set()
+    whole = cluster.claim(team.namespace, appliance.place(appliance.gpus[0].shareable_bytes), consumers=[team.pod])
+    strange = replace(appliance.place(SHARE), gpu="GPU-elsewhere")
+    elsewhere = cluster.claim(team.namespace, strange, consumers=[team.pod])
+    until(lambda: reported() == {whole.lease_id, elsewhere.lease_id}, 5, "both are refused")
+    assert appliance.served(claim) is not None, "the claim that has its share keeps it"
+    why = {each.lease_id: each.why for each in appliance.client.inventory().unserved}
+    assert "GPU-elsewhere" in why[elsewhere.lease_id]
+    cluster.delete_claim(claim)
+    until(lambda: appliance.served(whole) is not None, REVOKED_SECONDS, "there is room now")
+    assert reported() == {elsewhere.lease_id}
+    cluster.delete_claim(elsewhere)
+    until(lambda: reported() == set(), 5, "nothing is refused")

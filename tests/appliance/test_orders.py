@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import signal
 import socket
 from collections.abc import Callable, Coroutine
 from io import FileIO
@@ -15,10 +14,10 @@ from pathlib import Path
 from typing import ParamSpec
 
 import pytest
+from support.crowded_gateway import crowded_gateway
 from support.system import DIST
 
-from remotegpu.appliance._generated.gateway_orders import LeasePart
-from remotegpu.appliance.gateway import Event, Gateway, Restarted
+from remotegpu.appliance.gateway import Gateway, Restarted
 from remotegpu.appliance.packets import MAX_PACKET, Packet, PacketChannel, packet_pair
 
 P = ParamSpec("P")
@@ -122,47 +121,23 @@ async def test_a_descriptor_that_is_no_file_ends_the_channel_and_is_closed(packe
 
 @in_a_loop
 async def test_a_gateway_that_is_killed_is_told_all_anew(tmp_path: Path) -> None:
-    gateway = Gateway(DIST / "bin" / "remotegpu-gateway", None, tmp_path / "service")
-    events: list[Event] = []
-    restarted = asyncio.Event()
-
-    def listen(event: Event) -> None:
-        events.append(event)
-        if isinstance(event, Restarted):
-            gateway.readmit_sessions()
-            for number in range(1000):
-                gateway.admit_lease(f"{number:032x}", "ab" * 32)
-            restarted.set()
-
-    await gateway.start("127.0.0.1", 0, 0, listen)
-    port = gateway.port
-    to = '{"endpoint": "' + "h" * 200 + ':7070", "data_port": 7071, "server_name": null}'
-    workers = []
-    for number in range(4000):
-        gateway.moved(f"{number:032x}", "ab" * 32, to)
-    for number in range(5000, 5500):
-        worker, theirs = socket.socketpair()
-        workers.append(worker)
-        gateway.admit_session(f"{number:032x}", "ab" * 32, theirs, resumes=True)
-    gateway.set_parts("cd" * 16, [LeasePart(gpu=0, weight=250, limit=500)])
-    async with asyncio.timeout(60):
-        await gateway.synced()
+    """How soon it is back is a figure in docs/benchmarks.md."""
+    async with asyncio.timeout(60), crowded_gateway(tmp_path) as crowded:
+        port = crowded.gateway.port
         # Killed, and again while it is being told.
-        for _ in range(2):
-            assert gateway.pid is not None
-            restarted.clear()
-            os.kill(gateway.pid, signal.SIGKILL)
-            await restarted.wait()
-        await gateway.synced()
-    assert not gateway.failed.done() and gateway.port == port
-    assert sum(isinstance(event, Restarted) for event in events) == 2
-    for worker in workers:
-        # Nobody has closed a session's socket.
-        worker.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            worker.recv(1)
-        worker.close()
-    await gateway.stop()
+        await crowded.kill()
+        await crowded.kill()
+        await crowded.gateway.synced()
+        assert not crowded.gateway.failed.done() and crowded.gateway.port == port
+        assert sum(isinstance(event, Restarted) for event in crowded.events) == 2
+        for worker in crowded.workers.values():
+            # Nobody has closed a session's socket.
+            worker.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                worker.recv(1)
+        new = "ef" * 16
+        crowded.admit(new)
+        await crowded.connect(new)
 
 
 @in_a_loop

@@ -5,9 +5,11 @@
  * Prints the rounds, how many were refused the memory, how many saw bytes of another process, and the median, the 99th
  * percentile and the longest of the milliseconds from the start of a process, or of an allocation, until it has the memory,
  * and until it has read a word of it.
- * A process that comes after another waits for PAUSE_MS before it starts.
+ * A process that comes after another waits for PAUSE_MS before it starts. If that is negative, only every second one
+ * waits, for as long; those that waited, and those that did not, are reported apart (not of `exec`).
  */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -144,28 +146,29 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double times[MOST], read_times[MOST];
-static int count, refused, wrong;
+struct results { double times[MOST], read_times[MOST]; int count, refused, wrong; };
+static struct results all, those_that_waited;
 
-static void note(struct result result)
+static void note(struct results *to, struct result result)
 {
     if (result.code && result.code != REFUSED) fprintf(stderr, "error %d\n", result.code), exit(5);
-    refused += result.code == REFUSED;
-    wrong += result.wrong;
-    read_times[count] = result.read_ms;
-    times[count++] = result.ms;
+    to->refused += result.code == REFUSED;
+    to->wrong += result.wrong;
+    to->read_times[to->count] = result.read_ms;
+    to->times[to->count++] = result.ms;
 }
 
-static int report(void)
+static int report(struct results *of)
 {
-    printf("%d rounds, %d refused, %d wrong", count, refused, wrong);
-    for (double *all = times; all; all = all == times ? read_times : 0) {
-        qsort(all, count, sizeof *all, by_time);
-        printf("; %smedian %.1f, p99 %.1f, longest %.1f ms", all == times ? "" : "read: ", all[count / 2],
-               all[(count * 99 - 1) / 100], all[count - 1]);
+    int count = of->count;
+    printf("%d rounds, %d refused, %d wrong", count, of->refused, of->wrong);
+    for (double *them = of->times; them; them = them == of->times ? of->read_times : 0) {
+        qsort(them, count, sizeof *them, by_time);
+        printf("; %smedian %.1f, p99 %.1f, longest %.1f ms", them == of->times ? "" : "read: ", them[count / 2],
+               them[(count * 99 - 1) / 100], them[count - 1]);
     }
     printf("\n");
-    return refused || wrong;
+    return of->refused || of->wrong;
 }
 
 /* All of `exec`: what was seen so far is in a pipe of the process that began. */
@@ -193,8 +196,11 @@ static int one_after_the_other(const char *how, int rounds, int percent, int pau
 {
     int pipes[2], each = strcmp(how, "exec") ? 1 : rounds;
     if (pipe(pipes)) return 6;
+    /* One that ends without a word would be waited for for ever. */
+    if (each == 1 && fcntl(pipes[0], F_SETFL, O_NONBLOCK)) return 6;
     for (int round = 0; round < rounds; round += each) {
-        if (round) usleep(pause * 1000);
+        int waits = pause < 0 && round % 2 == 0;
+        if (round && (pause > 0 || waits)) usleep(abs(pause) * 1000);
         pid_t child = fork();
         if (!child) {
             close(pipes[0]);
@@ -203,14 +209,14 @@ static int one_after_the_other(const char *how, int rounds, int percent, int pau
         if (each > 1) close(pipes[1]);
         struct result result;
         for (int got = 0; got < each; got++) {
-            /* One that ends without a word would be waited for for ever. */
             if (each == 1) waitpid(child, 0, 0);
             if (read(pipes[0], &result, sizeof result) != sizeof result) return 6;
-            note(result);
+            note(waits ? &those_that_waited : &all, result);
         }
         if (each > 1) waitpid(child, 0, 0);
     }
-    return report();
+    if (those_that_waited.count) printf("waited: "), report(&those_that_waited), printf("did not: ");
+    return report(&all) || those_that_waited.refused || those_that_waited.wrong;
 }
 
 static int in_turn(const char *how, int rounds, int percent)
@@ -226,21 +232,21 @@ static int in_turn(const char *how, int rounds, int percent)
     for (int round = 0; round < rounds; round++) {
         if (!child || round) {
             if (read(in, &other, sizeof other) != sizeof other) return 6;
-            if (child) note(other);
+            if (child) note(&all, other);
         }
         uint64_t at;
         size_t size;
         double since = now();
         result = once(how, percent, since, &at, &size);
         if (!result.code) give_back(how, at, size);
-        if (child) note(result);
+        if (child) note(&all, result);
         if (write(out, &result, sizeof result) != sizeof result) return 6;
     }
     if (!child) return 0;
     if (read(in, &other, sizeof other) != sizeof other) return 6;
-    note(other);
+    note(&all, other);
     waitpid(child, 0, 0);
-    return report();
+    return report(&all);
 }
 
 int main(int argc, char **argv)

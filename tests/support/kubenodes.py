@@ -27,6 +27,8 @@ class Appliance(pb_grpc.ControlServicer):
         self.address = address
         self.draining = False
         self.full = ""
+        # Why it refuses claims, by the ids of their leases.
+        self.unserved: dict[str, str] = {}
         self.calls = 0
         # The leases to report; a test sets them.
         self.leases: list[pb.Lease] = []
@@ -87,6 +89,7 @@ class Appliance(pb_grpc.ControlServicer):
         return pb.InventoryReply(
             gpus=self.gpus, leases=self.leases, versions=versions, backend="software", draining=self.draining,
             opens_no_session=self.full,
+            unserved=[pb.Unserved(lease_id=each, why=why) for each, why in self.unserved.items()],
         )  # fmt: skip
 
 

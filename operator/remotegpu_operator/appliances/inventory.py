@@ -56,6 +56,8 @@ class Report:
     sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     # The uids of claims with a session.
     in_use: frozenset[str] = frozenset()
+    # Why the appliance serves no claim that is allocated there, by the id of the claim's lease.
+    unserved: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -258,4 +260,5 @@ def report_of(reply: pb.InventoryReply) -> Report:
         if lease.claim_uid and not lease.suspended
     }
     in_use = frozenset(lease.claim_uid for lease in reply.leases if lease.claim_uid and lease.sessions)
-    return Report(gpus, environments, reply.draining, reply.opens_no_session, suspended, sizes, in_use)
+    unserved = {each.lease_id: each.why for each in reply.unserved}
+    return Report(gpus, environments, reply.draining, reply.opens_no_session, suspended, sizes, in_use, unserved)

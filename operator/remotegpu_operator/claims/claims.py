@@ -31,6 +31,7 @@ from remotegpu_operator.claims.landing import Landing
 from remotegpu_operator.claims.leaving import Leaving
 from remotegpu_operator.claims.moves import Carry, Moves
 from remotegpu_operator.claims.resizes import Resizes
+from remotegpu_operator.claims.served import Served
 from remotegpu_operator.claims.suspensions import Suspensions
 from remotegpu_operator.cluster.cache import Cache
 from remotegpu_operator.cluster.events import Events
@@ -100,6 +101,7 @@ class Claims:
         )
         self._moves = Moves(self._allocator, self._priorities, carry, lambda uid: self._queue.add(("claim", uid)))
         self.resizes = Resizes(self._allocator, self._priorities, lambda uid: self._queue.add(("claim", uid)))
+        self.served = Served(self._index.claims, self._look_again_in)
         # By uid: the reason and message for each claim that the operator is deleting.
         self._ending: dict[str, tuple[str, str]] = {}
         self._user_label = accounting.user_label
@@ -107,7 +109,7 @@ class Claims:
         self._idle = Idle(self._index.claims, self._pools, self.usage.unused, self._warn_idle, self._release_idle)
         metrics.OLDEST_WAITING.set_function(self._longest_wait)
         caches = Caches(self._stored, self._pods)
-        self._gates = Gates(api, events, self._index, caches, landing, self._queue.add)
+        self._gates = Gates(api, events, self._index, caches, landing, self.served.confirmed, self._queue.add)
         self._caches = (self._stored, self._pods, self._quotas, self._classes, *landing.caches)
 
     async def run(self, pools_known: asyncio.Event) -> None:
@@ -261,6 +263,13 @@ class Claims:
     def _landing_changed(self) -> None:
         self._gates.landing_changed()
 
+    def _look_again_in(self, uid: str, seconds: float) -> None:
+        """Queues a claim and its pods for reconciliation after some seconds."""
+        self._queue.add_later(("claim", uid), seconds)
+        if (claim := self._index.claims.get(uid)) is not None:
+            for pod in self._index.users(claim):
+                self._queue.add_later(("pod", pod["metadata"]["uid"]), seconds)
+
     def _node_changed(self, name: str) -> None:
         self._leaving.node_changed(name)
 
@@ -379,8 +388,8 @@ class Claims:
         elif status.phase in statuses.HOLDING:
             overdue = self._start_overdue(claim, now)
             failed = statuses.unhealthy(claim, self._all_appliances)
-            if statuses.gone_for_good(claim, self._all_appliances):
-                status = statuses.displaced(claim, "the GPUs that the claim had are no longer in the pool", stamp)
+            if lost := self._why_lost(claim):
+                status = statuses.displaced(claim, lost, stamp)
             elif overdue is not None:
                 status = statuses.expired(claim, overdue, stamp)
             elif failed and not self._index.runs(claim):
@@ -402,6 +411,12 @@ class Claims:
         return statuses.with_consumers(
             statuses.held_back(claim, status, held_back, stamp), self._index.consumers(claim)
         )
+
+    def _why_lost(self, claim: GPUClaim) -> str:
+        """Returns why the claim no longer has what its status says; empty if it has."""
+        if statuses.gone_for_good(claim, self._all_appliances):
+            return "the GPUs that the claim had are no longer in the pool"
+        return self.served.lost(claim)
 
     def _next_of_suspended(self, claim: GPUClaim, decision: Placed | Waiting | None, stamp: str) -> ClaimStatus:
         if claim.status.move is not None:

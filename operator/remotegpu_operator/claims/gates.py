@@ -35,14 +35,17 @@ class Gates:
         index: Index,
         caches: Caches,
         landing: Landing,
+        confirmed: Callable[[GPUClaim], bool],
         look: Callable[[Key], None],
     ) -> None:
+        """`confirmed` is whether the appliances serve a claim that its status places there."""
         self._api = api
         self._events = events
         self._index = index
         self._caches = caches
         self._look = look
         self._landing = landing
+        self._confirmed = confirmed
         # The uids of pods that have a share and wait, because a node would reject them.
         self._held_back: set[str] = set()
 
@@ -68,7 +71,7 @@ class Gates:
         if claim.status.phase is Phase.ALLOCATED:
             mine = PodReference(pod["metadata"]["name"], pod["metadata"]["uid"]) in claim.status.consumers
             text = pods.session(claim, claim.status.endpoints, bundle)
-            if mine and self._holds_back(pod, claim):
+            if mine and (self._holds_back(pod, claim) or (pods.gated(pod) and not self._confirmed(claim))):
                 return
             if mine and bundle and (pods.gated(pod) or pods.session_of(pod) != text):
                 await self._attach(pod, text)

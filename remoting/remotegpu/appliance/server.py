@@ -292,6 +292,7 @@ class Appliance:
             known=self._gateway.known,
             drain=self._drain.announce if settings.kubernetes else self._drain.begin,
             checks=self._checks,
+            unserved=self._claims.unserved if self._claims else dict,
             refusals=refusals,
         )
         pb_grpc.add_ControlServicer_to_server(service, server)

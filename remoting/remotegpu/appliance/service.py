@@ -6,7 +6,7 @@ import functools
 import logging
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -105,6 +105,7 @@ class ControlService(pb_grpc.ControlServicer):
         known: Callable[[int], None],
         drain: Callable[[float], int],
         checks: Callable[[], list[pb.Check]],
+        unserved: Callable[[], Mapping[str, str]],
         refusals: Refusals,
     ) -> None:
         self._backend = backend
@@ -125,6 +126,7 @@ class ControlService(pb_grpc.ControlServicer):
         self._known = known
         self._drain = drain
         self._checks = checks
+        self._unserved = unserved
         self._refusals = refusals
         self._versions = pb.Versions(
             wire=WIRE_VERSION,
@@ -379,6 +381,10 @@ class ControlService(pb_grpc.ControlServicer):
             backend=self._backend.name,
             draining=self._leases.draining,
             opens_no_session=self._leases.shortage(),
+            # Only an administrator, as the operator is, learns of other tenants' claims.
+            unserved=[pb.Unserved(lease_id=each, why=why) for each, why in self._unserved().items()]
+            if owner is None
+            else [],
             appliance=self._name,
             environments=self._environments_now(),
             compute_mode="turns" if allocator.divides_time else "shared",

@@ -44,6 +44,8 @@ class ClaimLeases:
         claims = list(claims)
         here = {claim.lease_id: claim for claim in map(self._read, claims) if claim is not None}
         self._users.clear()
+        listed = {lease_id_of(claim["metadata"]["uid"]) for claim in claims}
+        self._complained = {each: why for each, why in self._complained.items() if each in listed}
         for each in claims:
             self._note_users(each)
         for lease_id in self._claims.keys() - here.keys():
@@ -64,6 +66,7 @@ class ClaimLeases:
 
     def deleted(self, claim: Object) -> None:
         lease_id = lease_id_of(claim["metadata"]["uid"])
+        self._complained.pop(lease_id, None)
         self._users.pop(lease_id, None)
         self._forget(lease_id, "its claim was deleted")
 
@@ -71,6 +74,11 @@ class ClaimLeases:
         if why != self.trouble:
             _log.warning("the API server does not answer, what is known of claims stays valid: %s", why)
         self.trouble = why
+
+    def unserved(self) -> dict[str, str]:
+        """Returns why claims that are allocated here have no lease, by the ids of their leases. Any thread may call."""
+        complained = self._complained.copy()
+        return {lease_id: why for lease_id, why in complained.items() if self._leases.by_id(lease_id) is None}
 
     def claim(self, lease_id: str) -> Claim | None:
         return self._claims.get(lease_id)
@@ -120,6 +128,8 @@ class ClaimLeases:
             metadata = claim["metadata"]
             self._complain(lease_id_of(metadata["uid"]), f"{metadata['namespace']}/{metadata['name']}", str(error))
             return None
+        if served is None:
+            self._complained.pop(lease_id_of(claim["metadata"]["uid"]), None)
         return served
 
     def _keep(self, claim: Claim) -> None:
@@ -154,7 +164,6 @@ class ClaimLeases:
                 lease.resize_problem = refusal.message
 
     def _forget(self, lease_id: str, why: str) -> None:
-        self._complained.pop(lease_id, None)
         if self._claims.pop(lease_id, None) is not None:
             self._leases.end(lease_id, why)
 
@@ -180,13 +189,14 @@ class ClaimLeases:
                 self._resize(lease, claim)
             # A claim that had a lease before this appliance was started has no state to keep. A claim that moves is
             # skipped: the move itself opens its lease at the destination.
-            if claim.suspended or claim.arrives or claim.leaves or lease is not None:
-                continue
-            try:
-                self._leases.place(claim, self.placement(claim))
-            except NoRoomError as error:
-                if not self._leases.ending:
-                    self._complain(lease_id, str(claim), str(error))
+            if not (claim.suspended or claim.arrives or claim.leaves or lease is not None):
+                try:
+                    self._leases.place(claim, self.placement(claim))
+                except NoRoomError as error:
+                    if not self._leases.ending:
+                        self._complain(lease_id, str(claim), str(error))
+                        continue
+            self._complained.pop(lease_id, None)
 
     def _complain(self, lease_id: str, name: str, why: str) -> None:
         if self._complained.get(lease_id) != why:

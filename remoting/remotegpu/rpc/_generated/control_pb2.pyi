@@ -465,7 +465,7 @@ class InventoryRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InventoryReply(_message.Message):
-    __slots__ = ("gpus", "leases", "versions", "driver_version", "backend", "draining", "appliance", "environments", "compute_mode", "opens_no_session")
+    __slots__ = ("gpus", "leases", "versions", "driver_version", "backend", "draining", "appliance", "environments", "compute_mode", "opens_no_session", "unserved")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -476,6 +476,7 @@ class InventoryReply(_message.Message):
     ENVIRONMENTS_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_MODE_FIELD_NUMBER: _ClassVar[int]
     OPENS_NO_SESSION_FIELD_NUMBER: _ClassVar[int]
+    UNSERVED_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
     versions: Versions
@@ -486,7 +487,16 @@ class InventoryReply(_message.Message):
     environments: _containers.RepeatedCompositeFieldContainer[Environment]
     compute_mode: str
     opens_no_session: str
-    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., backend: _Optional[str] = ..., draining: _Optional[bool] = ..., appliance: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ..., compute_mode: _Optional[str] = ..., opens_no_session: _Optional[str] = ...) -> None: ...
+    unserved: _containers.RepeatedCompositeFieldContainer[Unserved]
+    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., backend: _Optional[str] = ..., draining: _Optional[bool] = ..., appliance: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ..., compute_mode: _Optional[str] = ..., opens_no_session: _Optional[str] = ..., unserved: _Optional[_Iterable[_Union[Unserved, _Mapping]]] = ...) -> None: ...
+
+class Unserved(_message.Message):
+    __slots__ = ("lease_id", "why")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    why: str
+    def __init__(self, lease_id: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
 
 class Gpu(_message.Message):
     __slots__ = ("index", "uuid", "name", "total_bytes", "shareable_bytes", "leased_bytes", "used_bytes", "healthy", "health_message", "guaranteed_milli")
