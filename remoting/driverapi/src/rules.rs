@@ -127,8 +127,6 @@ rules! {
     TrackPrivate = "track-private";
     /// Created memory at several addresses is compared.
     TrackAlias = "track-alias";
-    /// Bytes that a worker on this machine wrote are compared.
-    TrackLanded = "track-landed";
     /// Parts of pages are compared.
     TrackEdges = "track-edges";
     /// The software GPU reports pages that it gave back.

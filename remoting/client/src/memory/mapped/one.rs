@@ -165,7 +165,7 @@ impl Mapped {
 
     /// Records the ranges that copies from the device have written.
     pub fn note_landings(&mut self, places: &[Range<usize>]) {
-        if self.written.is_some() && kept(Rule::TrackLanded) {
+        if self.written.is_some() {
             let (start, end) = (self.host, self.host + self.shadow.len());
             let inside = places.iter().map(|place| place.start.max(start)..place.end.min(end));
             self.landed.extend(inside.filter(|place| !place.is_empty()));
