@@ -14,7 +14,7 @@ RUST_SOURCES := $(shell find remoting tools/bench tools/recorder -name '*.rs' -o
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help help-all set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-longer test-rust test-python test-api test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving test-null-sglang llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
+.PHONY: help help-all set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-longer test-rust test-python test-api test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving test-null-sglang llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors test-mirror-rules headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
 
 # What a person needs first; `make help-all` shows the rest.
 MAIN := build demo demo-torch demo-kubernetes test test-longer test-e2e test-all lint generate docs bench clean
@@ -223,7 +223,7 @@ test-everything: build target/undefended/.built target/portable/.built release-f
 test-all: .venv/.installed ## Every test that needs no GPU: hours, and 30 GB of wheels; run again, it leaves out the parts that passed on these files
 	@tree=$$($(SHARD) --tree); $(MAKE) --no-print-directory $(ALL_PARTS:%=target/test-all/$$tree/%.passed)
 
-ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-null-serving test-null-sglang test-serving-values test-order test-mirrors sanitize-address sanitize-thread
+ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-null-serving test-null-sglang test-serving-values test-order test-mirrors test-mirror-rules sanitize-address sanitize-thread
 
 # Fewer programs than `make test-order`, which takes an hour by itself.
 target/test-all/%/test-order.passed: export ORDER_PROGRAMS = 1000
@@ -348,6 +348,11 @@ MIRROR_PROGRAMS ?= 10000
 
 test-mirrors: build ## 10,000 random programs with memory that host and device share, natively and on shares, also disturbed
 	@REMOTEGPU_MIRROR_PROGRAMS=$(MIRROR_PROGRAMS) $(PYTHON) -m pytest -q tests/remoting/test_random_mirrors.py
+
+test-mirror-rules: build ## Leave out each rule of memory that host and device share: its test has to fail
+	@echo "==> A client, a worker and a software GPU that can leave out a rule"
+	@cargo build --release --locked -p remotegpu-worker -p remotegpu-client -p remotegpu-softgpu --features remotegpu-worker/order-faults,remotegpu-client/order-faults --target-dir target/order-faults
+	@PYTHONPATH=tests $(PYTHON) tests/order/leave_out_mirror_rules.py target/order-faults
 
 CHAOS_SECONDS ?= 900
 CHAOS_SEED ?= $(shell date +%s)

@@ -81,6 +81,17 @@ def test_the_words_of_mirrors_are_right_after_a_wait_of_each_kind(remote: Applia
         assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
 
 
+@pytest.mark.parametrize("how", ["wait", "ask"])
+def test_a_kernel_that_polls_page_locked_memory_sees_what_the_host_sets(remote: Appliance, how: str) -> None:
+    run = remote.run("spin_on_page_locked.py", how, timeout=60)
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
+def test_page_locked_memory_is_right_after_a_launch_that_blocks(remote: Appliance) -> None:
+    run = remote.run("read_after_a_launch.py", env={"CUDA_LAUNCH_BLOCKING": "1"})
+    assert (run.returncode, run.stdout) == (0, "ok\n"), run.stderr
+
+
 def test_mirrors_beyond_what_an_appliance_keeps_are_fetched_whole() -> None:
     with appliance("--session-budget", "mirror-bytes=100000") as one:
         run = one.run(*mirrors(28, "each"))

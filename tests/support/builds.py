@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 from pathlib import Path
 
@@ -26,3 +27,15 @@ def replace(dist: Path, program: Path, variable: str, value: str) -> None:
     script.unlink(missing_ok=True)
     script.write_text(f'#!/bin/sh\n{variable}={value} exec {program} "$@"\n')
     script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+
+
+def replace_library(dist: Path, folder: str, library: Path) -> None:
+    """Replaces the `libcuda.so.1` in a folder, under all of its names, by `library`."""
+    own, place = DIST / folder, dist / folder
+    place.unlink()
+    place.mkdir()
+    for entry in own.iterdir():
+        is_it = entry.resolve() == (own / "libcuda.so.1").resolve()
+        if entry.name != "libcuda.so.1":
+            (place / entry.name).symlink_to("libcuda.so.1" if is_it else entry)
+    shutil.copy(library, place / "libcuda.so.1")

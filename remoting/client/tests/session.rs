@@ -164,6 +164,28 @@ fn what_is_done_beside_a_wait_begins_when_the_question_has_left_and_is_sent() {
 }
 
 #[test]
+fn a_wait_without_a_round_trip_sends_what_was_appended_and_tells_errors() {
+    let (session, mut worker) = start();
+    for round in 0..200 {
+        session.post(7, &launch(round)).expect("posted");
+        session.wait_for_nothing().expect("no error");
+        // The background thread would send it some time later.
+        worker.socket.set_nonblocking(true).expect("a socket");
+        assert!(worker.next().is_some(), "round {round}");
+        worker.socket.set_nonblocking(false).expect("a socket");
+    }
+    for (code, then) in [(2, Ok(())), (LAUNCH_FAILED, Err(LAUNCH_FAILED))] {
+        thread::scope(|scope| {
+            let settling = scope.spawn(|| session.settle_stream(7));
+            let question = worker.expect::<StreamSynchronize>().0;
+            reply(&mut worker, question.seq, code);
+            assert_eq!(settling.join().expect("a wait"), Ok(()));
+        });
+        assert_eq!((session.wait_for_nothing(), session.wait_for_nothing()), (Err(code), then));
+    }
+}
+
+#[test]
 fn a_frame_tells_how_many_bytes_were_received() {
     let (session, mut worker) = start();
     let player = thread::spawn(move || {

@@ -36,6 +36,7 @@ mod ptx_variables;
 pub mod refusals;
 pub mod registers;
 pub mod report;
+pub mod rules;
 pub mod settings;
 pub mod types;
 pub mod variables;

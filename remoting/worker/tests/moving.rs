@@ -8,8 +8,8 @@ use common::worker::{Worker, pass};
 use driverapi::errors::{CUDA_ERROR_NOT_READY, CUDA_ERROR_OUT_OF_MEMORY};
 use protocol::{
     CallbackDone, CopyOnDevice, EventCreate, EventQuery, EventRecord, Grant, GraphBuild, GraphLaunch, GraphNode,
-    HostFunction, Launch, LaunchShape, Message, ModuleGlobal, Reader, StreamQuery, StreamSynchronize, Symbol,
-    UNCOUNTED, function,
+    HostFunction, Launch, LaunchShape, Message, MirrorAdd, MirrorChanges, MirrorPart, MirrorRun, MirrorsTold,
+    ModuleGlobal, Reader, StreamQuery, StreamSynchronize, Symbol, UNCOUNTED, function,
 };
 use rustix::net::{SendFlags, send};
 use serde_json::Value;
@@ -168,6 +168,38 @@ fn a_session_goes_on_where_it_moved_to() {
     assert_eq!(test.client().call(0, &more, &[]).0, CUDA_ERROR_OUT_OF_MEMORY);
     let (code, _) = test.client().call(LEGACY, &StreamSynchronize { launches: UNCOUNTED }, &[]);
     assert_eq!(code, 0);
+}
+
+#[test]
+fn what_the_device_wrote_to_a_mirror_is_told_though_the_session_moves() {
+    const CARRIER: u64 = 20;
+    const MIRROR: u64 = 90;
+    let mut test = start("normal");
+    let kernel = test.load()("count");
+    test.write(A, COUNTER, &[0; 8]);
+    assert_eq!(test.synchronize(A), 0);
+    test.client().stream(CARRIER, NON_BLOCKING, 0);
+    let add = MirrorAdd { mirror: MIRROR, context: CONTEXT, address: test.base + COUNTER, size: 8 };
+    assert_eq!(test.client().call(CARRIER, &add, &[]).0, 0);
+    let runs = vec![MirrorRun { at: 4, len: 4 }];
+    let changes = MirrorChanges { parts: vec![MirrorPart { mirror: MIRROR, runs }] };
+    let change = test.client().send(CARRIER, &changes, b"host");
+    count(&mut test, A, kernel);
+    let other = worker("normal");
+    depart(&test, &other, 60).expect("moved");
+    follow(&mut test, other);
+    count(&mut test, A, kernel);
+    assert_eq!(test.synchronize(A), 0);
+    let told = test.client().inbox.iter().filter(|r| r.code == MirrorsTold::CODE);
+    let told: Vec<(u64, Vec<u8>)> = told
+        .map(|r| {
+            let (told, bytes) = MirrorsTold::decode(&r.payload).expect("told");
+            (told.applied, bytes.to_vec())
+        })
+        .collect();
+    let words: Vec<u8> = told.iter().flat_map(|(_, bytes)| bytes).copied().collect();
+    assert_eq!(words, [1, 0, 0, 0, 2, 0, 0, 0]);
+    assert!(told.iter().all(|(applied, _)| *applied >= change), "{told:?}");
 }
 
 #[test]

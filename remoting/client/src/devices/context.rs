@@ -11,6 +11,7 @@ use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_RECORD_DEFAULT, CU_
 use driverapi::context_storage;
 use driverapi::errors::*;
 use driverapi::of_thread::{OfThreads, Own};
+use driverapi::rules::{Rule, kept};
 use driverapi::types::CUcontext;
 use protocol::{ContextCreate, ContextDestroy, EventCreate, EventRecord, StreamCreate, StreamWaitEvent};
 use std::cell::Cell;
@@ -202,7 +203,7 @@ impl Live {
     /// Returns whether all results are reported and no host function runs. Otherwise, pending work may break the
     /// context, and each wait must report that error.
     fn has_told_all(&self) -> bool {
-        !self.session.has_calls() && self.session.is_quiet(Known::Told, self.synchronised())
+        !self.session.has_calls() && (self.session.is_quiet(Known::Told, self.synchronised()) || !kept(Rule::IdleQuiet))
     }
 }
 

@@ -6,6 +6,7 @@ use crate::Code;
 use crate::devices;
 use crate::devices::context::Live;
 use crate::program::log;
+use driverapi::rules::{Rule, kept};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Once, OnceLock};
 
@@ -105,7 +106,7 @@ impl Budget {
 
     /// Returns whether `more` further bytes may have a mirror.
     pub fn allows(&self, most: usize, more: usize) -> bool {
-        self.used.load(SeqCst).saturating_add(more) <= most
+        self.used.load(SeqCst).saturating_add(more) <= most || !kept(Rule::MirrorBudget)
     }
 
     /// Returns a description of the limit for messages.

@@ -1,7 +1,38 @@
 //! Comparison of the host's and the device's changes to mirrored memory.
 
+use driverapi::rules::{Rule, kept};
 use protocol::{MIRROR_WORD as WORD, without};
 use std::ops::Range;
+
+/// A sent change, and the number of the command that sends it.
+struct Sent {
+    command: u64,
+    mirror: u64,
+    /// The range in the memory that this part of a mirror belongs to.
+    run: Range<usize>,
+}
+
+/// The changes that the worker has not confirmed yet.
+#[derive(Default)]
+pub struct Unconfirmed(Vec<Sent>);
+
+impl Unconfirmed {
+    /// Adds changes, as mirrors and ranges, that a command sends.
+    pub fn add(&mut self, command: u64, changes: impl IntoIterator<Item = (u64, Range<usize>)>) {
+        self.0.extend(changes.into_iter().map(|(mirror, run)| Sent { command, mirror, run }));
+    }
+
+    /// Removes all changes up to this command, because the worker has applied them.
+    pub fn applied(&mut self, command: u64) {
+        self.0.retain(|sent| sent.command > command || !kept(Rule::MirrorConfirmed));
+    }
+
+    /// Returns the changes of a mirror that were sent and that the device may not have yet.
+    pub fn later(&self, mirror: u64) -> Vec<Range<usize>> {
+        let sent = self.0.iter().filter(|sent| sent.mirror == mirror && kept(Rule::MirrorVersions));
+        sent.map(|sent| sent.run.clone()).collect()
+    }
+}
 
 /// Returns the position of the first word that both host and device changed from `old`, to different values. `device`
 /// contains only bytes that the device wrote.
@@ -52,6 +83,20 @@ mod tests {
         let (left, kept) = unsent(&runs, &bytes, &[8..12, 16..24, 40..44]);
         assert_eq!((left, kept), (vec![4..8, 24..28], vec![0, 1, 2, 3, 12, 13, 14, 15]));
         assert_eq!(unsent(&runs, &bytes, std::slice::from_ref(&(0..99))), (vec![], vec![]));
+    }
+
+    #[test]
+    fn changes_are_later_than_a_reading_until_it_contains_them() {
+        let mut sent = Unconfirmed::default();
+        sent.add(7, [(1, 0..4), (2, 8..12)]);
+        sent.add(9, [(1, 4..8), (1, 12..16)]);
+        assert_eq!(sent.later(1), [0..4, 4..8, 12..16]);
+        assert_eq!((sent.later(2).len(), sent.later(3).len()), (1, 0));
+        sent.applied(7);
+        assert_eq!(sent.later(1), [4..8, 12..16]);
+        assert_eq!(sent.later(2), []);
+        sent.applied(9);
+        assert_eq!(sent.later(1), []);
     }
 
     #[test]

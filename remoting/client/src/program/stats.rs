@@ -71,6 +71,11 @@ pub fn call() -> Call {
     LAST.get()
 }
 
+/// Returns the name of the last function that the program called on this thread.
+pub fn function() -> Option<&'static str> {
+    call().function.map(|counter| counter.name)
+}
+
 /// Attributes this thread's later work to `call`.
 pub fn go_on(call: Call) {
     LAST.set(call);

@@ -7,6 +7,7 @@ use super::{Known, Reply, Slot, lock};
 use crate::Code;
 use crate::program::{stats, sys};
 use driverapi::errors::CUDA_ERROR_UNKNOWN;
+use driverapi::rules::{Rule, kept};
 use protocol::{ContextSynchronize, Message, StreamSynchronize, UNCOUNTED};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -67,9 +68,13 @@ impl Session {
     /// # Errors
     /// The code of an earlier failed copy that no call waited for, or the session's sticky error.
     pub fn wait_for_nothing(&self) -> Result<(), Code> {
-        self.flush()?;
-        self.check()?;
-        self.take_late()
+        if kept(Rule::IdleFlush) {
+            self.flush()?;
+        }
+        if kept(Rule::IdleSticky) {
+            self.check()?;
+        }
+        if kept(Rule::IdleLate) { self.take_late() } else { Ok(()) }
     }
 
     /// Waits for the earlier work of a stream, but leaves its failure to the next synchronising call.

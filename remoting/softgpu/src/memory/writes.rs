@@ -2,6 +2,7 @@
 
 use crate::ffi::R;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OPERATING_SYSTEM};
+use driverapi::rules::{Rule, kept};
 use driverapi::written::{Notes, PAGE};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -40,7 +41,7 @@ pub fn taken(pages: Range<usize>) -> R<Vec<Range<usize>>> {
 
 /// Records that a hole was punched in the file behind these pages. The kernel does not track that.
 pub fn emptied(pages: Range<usize>) {
-    if let Some(notes) = NOTES.get() {
+    if let Some(notes) = NOTES.get().filter(|_| kept(Rule::TrackHoles)) {
         notes.unregister(&pages);
     }
 }

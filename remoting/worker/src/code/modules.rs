@@ -7,13 +7,13 @@ use crate::driver::{Code, Driver, Handle, JitOptions, Result};
 use crate::guard::defences::{Defence, stands};
 use crate::order::completions::Then;
 use crate::order::pending::Described;
-use crate::order::rules::{Rule, kept};
 use crate::session::commands::{Outcome, Session};
 use crate::session::objects::{Context, Kernel, Module};
 use crate::session::settings::{KernelSettings, Settings};
 use driverapi::attributes::{LAUNCH_LARGEST_CLUSTER, LAUNCH_REQUIRED_BLOCK_WIDTH};
 use driverapi::device_bytes::device_bytes;
 use driverapi::errors::*;
+use driverapi::rules::{Rule, kept};
 use protocol::{
     KernelDescribe, KernelInfo, KernelParam, Launch, Link, Linked, MAX_PAYLOAD, ModuleGlobal, ModuleLoad, ModuleLoaded,
     ModuleUnload, NEED_IMAGE, Reply, Symbol, Wire, bundled_images,

@@ -1,9 +1,9 @@
 //! Decodes a frame into a command, and determines the command's keys for the scheduler.
 
 use crate::io::frames::Payload;
-use crate::order::rules::{Rule, kept};
 use crate::order::sched::Mode;
 use crate::session::settings::Settings;
+use driverapi::rules::{Rule, kept};
 use protocol::{
     DecodeError, EventQuery, EventSynchronize, Header, Message, TensorMapIm2col, TensorMapIm2colWide,
     TensorMapReplaceAddress, TensorMapSetClass, TensorMapTiled,

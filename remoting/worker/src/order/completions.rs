@@ -11,6 +11,7 @@ use crate::order::pending::NewSlab;
 use crate::order::shared_events::Page;
 use crate::session::current::CurrentContext;
 use driverapi::errors::*;
+use driverapi::rules::{Rule, kept};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -98,10 +99,13 @@ impl Action {
     /// Whether this action is reported unchanged and lets the program conclude that the device has written to a mirror.
     /// Actions that become the reply of a synchronising command are checked when that reply is sent.
     pub fn lets_see(&self) -> bool {
-        matches!(
-            self,
-            Action::Fenced { .. } | Action::Callback { .. } | Action::EventDone { .. } | Action::Answer { .. }
-        )
+        match self {
+            Action::Fenced { .. } => kept(Rule::MirrorFence),
+            Action::Callback { .. } => kept(Rule::MirrorCallback),
+            Action::EventDone { .. } => kept(Rule::MirrorEvent),
+            Action::Answer { .. } => kept(Rule::MirrorQuery),
+            _ => false,
+        }
     }
 
     /// Whether this action changes the program's memory, or the state of an event that the program sees.

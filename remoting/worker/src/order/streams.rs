@@ -5,10 +5,10 @@ use crate::order::command::StreamKind;
 use crate::order::completer::MOST_IN_FLIGHT;
 use crate::order::completions::Action;
 use crate::order::gates::MOST_OPEN_GATES;
-use crate::order::rules::{Rule, kept};
 use crate::session::commands::{Outcome, Session};
 use crate::session::objects::{Event, Stream};
 use driverapi::errors::*;
+use driverapi::rules::{Rule, kept};
 use protocol::{EventCreate, EventDone, EventRecord, Message, StreamCreate, StreamWaitEvent};
 
 impl Session {

@@ -21,7 +21,6 @@ use crate::moving::hold::Hold;
 use crate::order::command::{Command, Frame, Key, Topology};
 use crate::order::completions::{Action, Completions};
 use crate::order::gates::Gates;
-use crate::order::rules::{Rule, kept};
 use crate::order::sched::{Mode, Scheduler};
 use crate::order::shared_events::SharedEvents;
 use crate::packets::Request;
@@ -33,6 +32,7 @@ use crate::session::requests::{Requests, Stats};
 use crate::session::settings::Change;
 use crate::turns::asking::Turns;
 use driverapi::errors::*;
+use driverapi::rules::{Rule, kept};
 use protocol::{
     ContextSynchronize, EVENTS_TELL, Ending, Header, Message, Notice, Reply, StreamSynchronize, UNCOUNTED, Wire, Writer,
 };
@@ -578,7 +578,7 @@ impl Session {
 
     /// Replies to a synchronising command after mirrors have been read.
     pub fn synchronised(&mut self, seq: u64, code: Code) {
-        match code == 0 && self.mirrors.holds_back() {
+        match code == 0 && self.mirrors.holds_back() && kept(Rule::MirrorReply) {
             true => self.mirrors.wait(Told { seq, code, action: Action::Synchronised }),
             false => self.synchronised_now(seq, code),
         }

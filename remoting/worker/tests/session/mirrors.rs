@@ -14,8 +14,12 @@ fn start_mirrored() -> Test {
 }
 
 fn mirrored(mut t: Test) -> Test {
+    t.write(B, AT, &[0; 4096]);
+    mirrored_as_it_is(t)
+}
+
+fn mirrored_as_it_is(mut t: Test) -> Test {
     t.client.stream(CARRIER, NON_BLOCKING, 0);
-    t.write(CARRIER, AT, &[0; 4096]);
     let add = MirrorAdd { mirror: MIRROR, context: CONTEXT, address: t.base + AT, size: 4096 };
     assert_eq!(t.client.call(CARRIER, &add, &[]).0, 0);
     t
@@ -69,6 +73,27 @@ fn words_that_the_device_wrote_are_told_once_before_the_answer() {
     t.write(B, AT + 12, b"EFGH");
     assert_eq!(t.synchronize(B), 0);
     assert_eq!(t.told()[2..], [(12, b"EFGH".to_vec())]);
+}
+
+#[test]
+fn what_memory_has_when_its_mirror_begins_is_not_told() {
+    let mut t = start();
+    t.write(B, AT + 40, b"before");
+    let mut t = mirrored_as_it_is(t);
+    t.launch(B, 1);
+    assert_eq!((t.synchronize(B), t.told()), (0, vec![]));
+    t.write(B, AT + 40, b"Bef");
+    assert_eq!((t.synchronize(B), t.told()), (0, vec![(40, b"Befo".to_vec())]));
+}
+
+#[test]
+fn where_streams_were_given_nothing_nothing_is_read() {
+    let mut t = start_mirrored();
+    t.write(B, AT + 8, b"abcd");
+    assert_eq!(t.synchronize(B), 0);
+    let before = t.readings();
+    assert_eq!((t.synchronize(B), t.synchronize(B)), (0, 0));
+    assert_eq!(t.readings(), before);
 }
 
 #[test]

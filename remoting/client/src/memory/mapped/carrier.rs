@@ -1,24 +1,18 @@
 //! The carrier of the host's changes to one context's device: a stream that sends them, and a list of the changes that
 //! the device may not have yet.
 
+use super::super::changes::Unconfirmed;
 use crate::Code;
 use crate::devices::context::{LEAST_PRIORITY, Live};
 use crate::session::mint;
 use driverapi::constants::{CU_EVENT_DISABLE_TIMING, CU_EVENT_WAIT_DEFAULT, CU_STREAM_NON_BLOCKING};
+use driverapi::rules::{Rule, kept};
 use protocol::{
     BULK_CHUNK, EventCreate, EventRecord, MIRROR_RUNS, MirrorChanges, MirrorPart, MirrorRun, StreamWaitEvent,
 };
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// A sent change, and the number of the command that sends it.
-struct Sent {
-    command: u64,
-    mirror: u64,
-    /// The range in the memory that this part of a mirror belongs to.
-    run: Range<usize>,
-}
 
 /// A stream of the library that sends changes of mirrors to one context.
 pub struct Carrier {
@@ -32,7 +26,7 @@ pub struct Carrier {
     /// on the device since.
     pub fetched: u64,
     /// The changes that the worker has not confirmed yet.
-    sent: Vec<Sent>,
+    pub unconfirmed: Unconfirmed,
 }
 
 /// Changes of several mirrors that are being collected for one command.
@@ -51,7 +45,7 @@ impl Carrier {
         let event = mint();
         live.session.post(0, &EventCreate { event, context: live.id, flags: CU_EVENT_DISABLE_TIMING })?;
         let (live, seen) = (Arc::clone(live), HashMap::new());
-        Ok(Carrier { live, stream_id, event, generation: 0, seen, fetched: 0, sent: Vec::new() })
+        Ok(Carrier { live, stream_id, event, generation: 0, seen, fetched: 0, unconfirmed: Unconfirmed::default() })
     }
 
     /// Records that changes were sent. Streams wait for them before they do more work.
@@ -64,7 +58,7 @@ impl Carrier {
     /// Makes later work of the stream wait for the changes that were sent.
     pub fn hold(&mut self, stream_id: u64) -> Result<(), Code> {
         let Carrier { event, generation, .. } = *self;
-        if self.seen.get(&stream_id).copied().unwrap_or(0) < generation {
+        if self.seen.get(&stream_id).copied().unwrap_or(0) < generation && kept(Rule::MirrorHold) {
             let wait = StreamWaitEvent { event, generation, flags: CU_EVENT_WAIT_DEFAULT };
             self.live.session.post(stream_id, &wait)?;
             self.seen.insert(stream_id, generation);
@@ -82,9 +76,10 @@ impl Carrier {
         shadow: &[u8],
         run: &Range<usize>,
     ) -> Result<(), Code> {
-        for start in run.clone().step_by(BULK_CHUNK) {
-            let run = start..(start + BULK_CHUNK).min(run.end);
-            if changes.sent.len() == MIRROR_RUNS || changes.bytes.len() + run.len() > BULK_CHUNK {
+        let most = if kept(Rule::MirrorWindow) { BULK_CHUNK } else { shadow.len() };
+        for start in run.clone().step_by(most) {
+            let run = start..(start + most).min(run.end);
+            if changes.sent.len() == MIRROR_RUNS || changes.bytes.len() + run.len() > most {
                 self.send(changes)?;
             }
             changes.bytes.extend_from_slice(&shadow[run.clone()]);
@@ -108,17 +103,7 @@ impl Carrier {
         session.reserve_window(bytes.len() as u64)?;
         let command = session.post_tail(self.stream_id, &MirrorChanges { parts }, &bytes)?;
         session.note_work();
-        self.sent.extend(sent.into_iter().map(|(mirror, run)| Sent { command, mirror, run }));
+        self.unconfirmed.add(command, sent);
         Ok(())
-    }
-
-    /// Removes all changes up to this command, because the worker has applied them.
-    pub fn applied(&mut self, command: u64) {
-        self.sent.retain(|sent| sent.command > command);
-    }
-
-    /// Returns the changes of a mirror that were sent and that the device may not have yet.
-    pub fn later(&self, mirror: u64) -> Vec<Range<usize>> {
-        self.sent.iter().filter(|sent| sent.mirror == mirror).map(|sent| sent.run.clone()).collect()
     }
 }

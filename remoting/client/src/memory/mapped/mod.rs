@@ -20,8 +20,10 @@ use crate::Code;
 use crate::devices::context::{self, Live};
 use crate::devices::memory::heap::Piece;
 use crate::locks::{Ordered, Rank};
+use crate::program::stats;
 use crate::session::{Known, News, Session};
 use carrier::{Carrier, Changes};
+use driverapi::rules::{Rule, kept, kept_at};
 use one::Mapped;
 use protocol::MirrorRun;
 use reach::{check_room, settle};
@@ -126,7 +128,9 @@ impl Mirror {
 
     /// Removes a mirror that nothing uses any more, also if releasing its memory fails.
     fn end(&mut self, place: usize) -> Result<(), Code> {
-        self.take_news(&Arc::clone(&self.all[place].live.session));
+        if kept(Rule::MirrorEnd) {
+            self.take_news(&Arc::clone(&self.all[place].live.session));
+        }
         let mut mapped = self.all.swap_remove(place);
         self.recount();
         // The device's writes matter only for memory that the program keeps.
@@ -134,6 +138,7 @@ impl Mirror {
         let is_kept = stays || host::find(mapped.host).is_some();
         let carrier = self.carriers.iter().find(|carrier| carrier.live.id == mapped.live.id);
         carrier.iter().for_each(|carrier| mapped.check(carrier.stream_id));
+        let is_kept = is_kept && kept(Rule::MirrorEnd);
         let fetched = carrier.filter(|_| is_kept).map_or(Ok(()), |carrier| mapped.fetch(carrier.stream_id));
         self.release(&mut mapped).and(fetched)
     }
@@ -199,6 +204,9 @@ impl Mirror {
         for carrier in carriers.iter_mut().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session)) {
             let (mut changes, mut any, context) = (Changes::default(), false, carrier.live.id);
             for mapped in all.iter_mut().filter(|mapped| mapped.live.id == context) {
+                if !kept(Rule::MirrorCommand) {
+                    carrier.send(&mut changes)?;
+                }
                 let mut runs = mapped.take_changes();
                 // The device may be writing between the changes. This must not wait for the device, because the device
                 // may wait for a later action of the program.
@@ -228,7 +236,7 @@ impl Mirror {
         let Mirror { all, carriers, .. } = self;
         for News { told, bytes } in session.take_news() {
             let Some(carrier) = carriers.iter_mut().find(|carrier| carrier.live.id == told.context) else { continue };
-            carrier.applied(told.applied);
+            carrier.unconfirmed.applied(told.applied);
             let mut rest = &bytes[..];
             for part in told.parts {
                 let size = part.runs.iter().map(|run| run.len as usize).sum();
@@ -242,7 +250,7 @@ impl Mirror {
                     start..start.saturating_add(run.len as usize)
                 };
                 let runs: Vec<_> = part.runs.iter().map(place).collect();
-                match carrier.later(part.mirror) {
+                match carrier.unconfirmed.later(part.mirror) {
                     later if later.is_empty() => mapped.take_in(&runs, now),
                     later => {
                         let (runs, now) = unsent(&runs, now, &later);
@@ -299,6 +307,9 @@ pub fn forget_created(start: usize, size: usize) -> Result<(), Code> {
 /// tracked at the first address.
 pub fn note_alias() {
     written::note_alias();
+    if !kept(Rule::TrackAlias) {
+        return;
+    }
     let mut mirror = MIRROR.lock();
     mirror.all.iter_mut().filter(|mapped| mapped.kind == HostKind::Created).for_each(|mapped| mapped.written = None);
 }
@@ -406,7 +417,9 @@ pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
     if session.has_much_news() {
         mirror.take_news(session);
     }
-    mirror.send_changes(session)?;
+    if kept(Rule::MirrorWork) {
+        mirror.send_changes(session)?;
+    }
     mirror.hold(session, stream_id)
 }
 
@@ -415,7 +428,7 @@ pub fn before_work(session: &Arc<Session>, stream_id: u64) -> Result<(), Code> {
 /// # Errors
 /// The session's sticky error.
 pub fn send(session: &Arc<Session>) -> Result<(), Code> {
-    if COUNT.load(SeqCst) == 0 {
+    if COUNT.load(SeqCst) == 0 || !kept_at(Rule::MirrorWait, || stats::function().unwrap_or("")) {
         return Ok(());
     }
     MIRROR.lock().send_changes(session)
@@ -445,7 +458,9 @@ pub fn bring(session: &Arc<Session>) -> Result<(), Code> {
     }
     let streams: Vec<u64> = {
         let mirror = &mut *MIRROR.lock();
-        mirror.send_changes(session)?;
+        if kept(Rule::MirrorWord) {
+            mirror.send_changes(session)?;
+        }
         let carriers = mirror.carriers.iter().filter(|carrier| Arc::ptr_eq(&carrier.live.session, session));
         carriers.map(|carrier| carrier.stream_id).collect()
     };
@@ -456,13 +471,15 @@ pub fn bring(session: &Arc<Session>) -> Result<(), Code> {
 ///
 /// # Errors
 /// The session's sticky error.
+#[cfg_attr(feature = "order-faults", track_caller)]
 pub fn after_wait(session: &Arc<Session>) -> Result<(), Code> {
-    if COUNT.load(SeqCst) == 0 {
+    let caller = std::panic::Location::caller().file();
+    if COUNT.load(SeqCst) == 0 || !kept_at(Rule::MirrorApply, || stats::function().unwrap_or(caller)) {
         return Ok(());
     }
     // The work may have waited for a stream of another appliance. That appliance's errors are reported by its own
     // calls.
-    for other in others(session) {
+    for other in others(session).into_iter().filter(|_| kept(Rule::MirrorOthers)) {
         let _ = take_back(&other);
     }
     take_back(session)

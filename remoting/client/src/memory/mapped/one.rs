@@ -9,6 +9,7 @@ use crate::devices::context::Live;
 use crate::program::{log, sys};
 use crate::session::{DeviceBox, HostBox, Session, mint};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
+use driverapi::rules::{Rule, kept};
 use protocol::{Extent, MIRROR_WORD as WORD, Message, MirrorAdd, MirrorEnd, differences};
 use std::iter;
 use std::ops::Range;
@@ -181,7 +182,8 @@ impl Mapped {
             return iter::once(0..size).collect();
         };
         let edges = [host..pages.start, pages.end..host + size];
-        let mut all: Vec<_> = edges.into_iter().chain(found).chain(landed).filter(|part| !part.is_empty()).collect();
+        let edges = edges.into_iter().filter(|_| kept(Rule::TrackEdges));
+        let mut all: Vec<_> = edges.chain(found).chain(landed).filter(|part| !part.is_empty()).collect();
         all.sort_unstable_by_key(|part| part.start);
         let words =
             |part: Range<usize>| (part.start - host) / WORD * WORD..(part.end - host).next_multiple_of(WORD).min(size);
@@ -293,7 +295,7 @@ impl Mapped {
         if !self.write_host(runs, bytes) {
             return self.lose(());
         }
-        for (run, now) in with_bytes(runs, bytes) {
+        for (run, now) in with_bytes(runs, bytes).filter(|_| kept(Rule::MirrorBase)) {
             self.shadow[run.clone()].copy_from_slice(now);
         }
     }

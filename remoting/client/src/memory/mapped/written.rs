@@ -4,6 +4,7 @@
 use super::super::host::HostKind;
 use crate::program::{log, process};
 use driverapi::descriptors::apart;
+use driverapi::rules::{Rule, kept};
 use driverapi::written::{Notes, PAGE};
 use std::io;
 use std::ops::Range;
@@ -41,7 +42,7 @@ fn is_private(maps: &str, pages: &Range<usize>) -> bool {
 fn kernel() -> Option<&'static Notes> {
     static KERNEL: OnceLock<Option<Notes>> = OnceLock::new();
     let open = || {
-        std::env::var_os(SETTING).filter(|value| value == "1")?;
+        std::env::var_os(SETTING).filter(|value| value == "1" || !kept(Rule::TrackAsked))?;
         let tell = |error: &io::Error| {
             log::error(&format!(
                 "{SETTING} is set, but the kernel does not tell what was written ({error}): all page-locked memory that \
@@ -80,10 +81,10 @@ impl Written {
         let kernel = kernel()?;
         let is_known = match kind {
             HostKind::Allocated => true,
-            HostKind::Created => !HAS_ALIASES.load(SeqCst),
+            HostKind::Created => !HAS_ALIASES.load(SeqCst) || !kept(Rule::TrackAlias),
             HostKind::Registered | HostKind::Managed | HostKind::Variable => {
                 let maps = apart(|| std::fs::read_to_string("/proc/self/maps")).ok()?;
-                is_private(&maps, &pages)
+                is_private(&maps, &pages) || !kept(Rule::TrackPrivate)
             }
         };
         if !is_known {

@@ -1,5 +1,7 @@
 //! Records of the progress of streams: the last command of each, and the commands that are known to be complete.
 
+use driverapi::rules::{Rule, kept};
+
 /// A level of knowledge about completed commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
@@ -21,8 +23,8 @@ struct Stream {
 impl Stream {
     fn known(&self, how: Known) -> u64 {
         match how {
-            Known::Complete => self.complete,
-            Known::Told => self.told,
+            Known::Told if kept(Rule::IdleTold) => self.told,
+            _ => self.complete,
         }
     }
 }
@@ -126,7 +128,7 @@ impl Streams {
     }
 
     fn has_told(&self, how: Known, synchronised: u64) -> bool {
-        how == Known::Complete || self.loose <= self.told.max(synchronised)
+        how == Known::Complete || self.loose <= self.told.max(synchronised) || !kept(Rule::IdleLoose)
     }
 
     pub fn note_complete(&mut self, id: u64, how: Known, number: u64) {

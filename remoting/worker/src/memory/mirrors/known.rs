@@ -4,6 +4,7 @@ use super::plan::{self, Group, Place, Window};
 use crate::driver::{Code, Driver, Result};
 use crate::order::completions::Action;
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
+use driverapi::rules::{Rule, kept};
 use protocol::{MirrorAdd, MirrorPart, MirrorRun, differences, without};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -106,7 +107,10 @@ impl Mirrors {
     }
 
     pub fn wait(&mut self, told: Told) {
-        self.waiting.push(told);
+        match &mut self.reading {
+            Some(Reading { then: Then::Tell(all), .. }) if !kept(Rule::MirrorNext) => all.push(told),
+            _ => self.waiting.push(told),
+        }
     }
 
     /// Whether no mirror is being read, and no message waits for that.
@@ -116,7 +120,7 @@ impl Mirrors {
 
     /// Whether the client knows everything that the device may have written. If this returns false, a reading follows.
     pub fn settle(&mut self) -> bool {
-        self.is_wanted |= self.is_dirty && !self.all.is_empty();
+        self.is_wanted |= self.is_dirty && !self.all.is_empty() && kept(Rule::MirrorSettled);
         self.is_idle()
     }
 
@@ -135,7 +139,7 @@ impl Mirrors {
         if self.all.contains_key(&add.mirror) || add.size == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if bytes.checked_add(add.size).is_none_or(|all| all > most) {
+        if bytes.checked_add(add.size).is_none_or(|all| all > most) && kept(Rule::MirrorCharge) {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         let base = vec![0; add.size as usize];
@@ -149,6 +153,9 @@ impl Mirrors {
 
     /// Removes a mirror. Returns the stream that may still be reading it.
     pub(super) fn end(&mut self, mirror: u64) -> Option<u64> {
+        if !kept(Rule::MirrorEnded) {
+            return None;
+        }
         let ended = self.all.remove(&mirror)?;
         self.unknown.remove(&mirror);
         self.plan = None;
@@ -170,7 +177,7 @@ impl Mirrors {
 
     /// Records that another worker has applied all changes up to this command.
     pub fn set_applied(&mut self, seq: u64) {
-        for mirror in self.all.values() {
+        for mirror in self.all.values().filter(|_| kept(Rule::MirrorMoved)) {
             self.applied.insert(mirror.add.context, Applied { last: seq, told: 0 });
         }
     }
@@ -186,7 +193,7 @@ impl Mirrors {
         let range = at..at.saturating_add(bytes.len());
         let place = mirror.base.get_mut(range.clone()).filter(|_| mirror.add.context == context);
         place.ok_or(CUDA_ERROR_INVALID_VALUE)?.copy_from_slice(bytes);
-        if reads {
+        if reads && kept(Rule::MirrorMeanwhile) {
             mirror.changed.push(range);
         }
         Ok(Some(mirror.add.address + run.at))
@@ -235,7 +242,7 @@ impl Mirrors {
 
     /// Stores the bytes of a buffer as the client's state.
     pub(super) fn fill(&mut self, window: &Window, bytes: &[u8]) {
-        for part in &window.parts {
+        for part in window.parts.iter().filter(|_| kept(Rule::MirrorBegin)) {
             let read = bytes.get(part.from..part.from + part.len);
             let base = self.all.get_mut(&part.mirror).and_then(|mirror| mirror.base.get_mut(part.range()));
             if let (Some(base), Some(read)) = (base, read) {
@@ -256,7 +263,10 @@ impl Mirrors {
             };
             let Mirror { base, changed, .. } = mirror;
             let Some(base) = base.get_mut(part.range()) else { continue };
-            let runs = differences(base, read);
+            let mut runs = differences(base, read);
+            if !kept(Rule::MirrorWords) {
+                runs = std::iter::once(0..read.len()).collect();
+            }
             if runs.is_empty() {
                 continue;
             }
@@ -265,7 +275,9 @@ impl Mirrors {
             self.is_dirty |= !changed.is_empty();
             let runs = without(runs, &changed);
             for run in &runs {
-                base[run.clone()].copy_from_slice(&read[run.clone()]);
+                if kept(Rule::MirrorOnce) {
+                    base[run.clone()].copy_from_slice(&read[run.clone()]);
+                }
                 tail.extend_from_slice(&read[run.clone()]);
             }
             let run = |run: &Range<usize>| MirrorRun { at: (part.at + run.start) as u64, len: run.len() as u32 };

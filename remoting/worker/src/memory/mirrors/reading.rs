@@ -12,6 +12,7 @@ use crate::order::command::{Command, Frame};
 use crate::order::completions::Action;
 use crate::session::commands::{Outcome, Session};
 use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
+use driverapi::rules::{Rule, kept};
 use protocol::{BULK_CHUNK, MIRROR_RUNS, Message, MirrorAdd, MirrorChanges, MirrorEnd, MirrorsTold};
 use std::rc::Rc;
 
@@ -131,7 +132,9 @@ impl Session {
         if self.mirrors.waiting.is_empty() && !wanted {
             return None;
         }
-        let then = Then::Tell(std::mem::take(&mut self.mirrors.waiting));
+        let all = self.mirrors.waiting.len();
+        let served = if kept(Rule::MirrorShared) { all } else { all.min(1) };
+        let then = Then::Tell(self.mirrors.waiting.drain(..served).collect());
         if !self.mirrors.is_dirty {
             return Some(Reading { windows: [].into(), under_way: 0, then });
         }
@@ -141,7 +144,7 @@ impl Session {
             stream.in_flight > 0 && !self.mirrors.is_carrier(id)
         };
         let is_dirty = self.streams.live().any(busy);
-        self.mirrors.is_dirty = is_dirty;
+        self.mirrors.is_dirty = is_dirty || served < all || !kept(Rule::MirrorUntouched);
         Some(Reading { windows, under_way: 0, then })
     }
 
@@ -193,7 +196,8 @@ impl Session {
         match then {
             Then::Answer(seq) => self.reply(seq, 0),
             Then::Tell(all) => {
-                let new = self.mirrors.applied.iter().filter(|(_, applied)| applied.told < applied.last);
+                let applied = self.mirrors.applied.iter().filter(|_| kept(Rule::MirrorConfirm));
+                let new = applied.filter(|(_, applied)| applied.told < applied.last);
                 let new: Vec<u64> = new.map(|(context, _)| *context).collect();
                 new.into_iter().for_each(|context| self.tell_mirrors(context, Vec::new(), &[]));
                 all.into_iter().for_each(|Told { seq, code, action }| self.publish_now(seq, code, action));
