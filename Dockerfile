@@ -26,6 +26,8 @@ RUN python3 -m venv .venv && .venv/bin/python -c "import tomllib; project = toml
     && .venv/bin/pip install -q -r build.txt
 COPY Cargo.toml Cargo.lock ./
 COPY remoting remoting
+COPY tools/bench tools/bench
+COPY tools/recorder tools/recorder
 COPY offload/remotegpu_offload offload/remotegpu_offload
 COPY operator/dashboard operator/dashboard
 COPY tools/dashboard.sh tools/dist.sh tools/pod.sh tools/python.sh tools/

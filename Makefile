@@ -10,7 +10,7 @@ FUZZ_LONGER_SECONDS ?= 60
 SHARD = PYTHONPATH=tests $(PYTHON) tools/shard.py
 LIBRARIES := PYTHONPATH=tests $(PYTHON) tools/libraries.py
 E2E_CLUSTER := $(if $(REMOTEGPU_E2E_CONTEXT),,$(if $(filter 0,$(shell id -u)),cluster images))
-RUST_SOURCES := $(shell find remoting -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas remoting/softgpu/nvjitlink.c remoting/softgpu/nvrtc.c remoting/client/sanitizer.c Cargo.toml Cargo.lock
+RUST_SOURCES := $(shell find remoting tools/bench tools/recorder -name '*.rs' -o -name 'Cargo.toml' -o -name '*.proto') remoting/softgpu/ptxas remoting/softgpu/nvjitlink.c remoting/softgpu/nvrtc.c remoting/client/sanitizer.c Cargo.toml Cargo.lock
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 

@@ -19,7 +19,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 CLAUSES: Final = {"What", "Who", "Whose", "Of", "As", "Has", "Have", "Where", "Those"}
 # Listed words that are usual in a field, and the folders that may use them for threads of a warp.
-FIELD_WORDS: Final = {"lane": ("remoting/softgpu/", "remoting/bench/src/softgpu/", "tests/softgpu/", "tests/programs/")}
+FIELD_WORDS: Final = {"lane": ("remoting/softgpu/", "tools/bench/src/softgpu/", "tests/softgpu/", "tests/programs/")}
 _RUST_COMMENT: Final = re.compile(r"^\s*(//[/!]?)(?!/)\s?(.*)$")
 
 

@@ -1,6 +1,6 @@
 """Write all files that are generated from the function table: `python remoting/codegen/generate.py [FOLDER]`.
 
-The files are written to FOLDER instead of remoting/, if it is given, for a comparison.
+The files are written to FOLDER instead of the repository, if it is given, for a comparison.
 """
 
 # ruff: noqa: INP001  (a script, not part of a package)
@@ -11,13 +11,13 @@ from pathlib import Path
 from remotegpu_codegen.outputs import outputs
 from remotegpu_codegen.registry import RegistryError
 
-REMOTING = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def main() -> int:
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else REMOTING
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT
     try:
-        texts = outputs(REMOTING)
+        texts = outputs(ROOT)
     except RegistryError as error:
         sys.stderr.write(f"remoting/registry: {error}\n")
         return 1

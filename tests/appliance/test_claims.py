@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -271,6 +273,38 @@ def test_a_pod_that_drains_goes_on_and_its_successor_comes_after_its_sessions(
     # It has all of the GPU, and the next tests need a part of it.
     cluster.delete_claim(following)
     until(lambda: not appliance.served(following), 10, "the appliance has let go of the claim")
+
+
+def test_the_sessions_of_an_ended_claim_end_before_others_have_its_memory(
+    cluster: Cluster, appliance: ClaimAppliance, claim: Claim, team: Team
+) -> None:
+    """Its worker stands still and does not end: what was placed on its GPU waits, and what was placed elsewhere not."""
+    total = appliance.gpus[0].shareable_bytes
+    session = appliance.tenant(claim, team.pod).session()
+    worker = session.ask("pid")
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        cluster.delete_claim(claim)
+        following = cluster.claim(team.namespace, appliance.place(total), consumers=[team.pod])
+        elsewhere = cluster.claim(team.namespace, appliance.place(SHARE, gpu=1), consumers=[team.pod])
+        until(lambda: appliance.served(elsewhere), 5, "the appliance has seen all three")
+
+        def placed() -> bool:
+            there = appliance.served(following) is not None
+            assert not (there and stands(worker)), "the memory was given away before its session had ended"
+            return there
+
+        until(placed, REVOKED_SECONDS, "the appliance has ended the worker, and placed what waited for its memory")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGCONT)
+
+
+def stands(pid: int) -> bool:
+    """Whether a process is stopped, so that it is there and does nothing."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 @pytest.mark.parametrize("wrong", [{"gpu": "GPU-0"}, {"memory": 1}], ids=str)

@@ -7,26 +7,28 @@ from pathlib import Path
 import pytest
 from support.rust_modules import circles, dependencies, read_crate
 
-REMOTING = Path(__file__).parents[2] / "remoting"
-ROOTS = sorted(path for name in ("lib.rs", "main.rs") for path in REMOTING.glob(f"*/src/{name}"))
+ROOT = Path(__file__).parents[2]
+ROOTS = sorted(
+    path for name in ("lib", "main") for at in ("remoting", "tools") for path in ROOT.glob(f"{at}/*/src/{name}.rs")
+)
 LARGEST_CIRCLE = 3
 # The modules at the top of a crate, those that use others first. A module uses only modules behind its own, or beside
 # it in one tuple.
 LAYERS: dict[str, tuple[str | tuple[str, ...], ...]] = {
-    "client": (
+    "remoting/client": (
         *("nvml_generated", "nvml", "generated", "ending", "abi", "graphs", "copies", "launch", "call", "objects"),
         *("module", "memory", "devices", "session", "connect", "boundary", "program", "locks", "code"),
     ),
-    "graphs": (
+    "remoting/graphs": (
         *("conditional", "dot", "holding", "update", "within", "registry", "capture", "memories", "flat"),
         *("work", "graph", "memory", "user_object", "edge", "result"),
     ),
-    "trace": (
+    "tools/recorder": (
         *("functions_generated", "stub", "mode", "record", "replay", "callbacks", "arrivals"),
         *("arguments", "below", "output", "copies", "names", "recording", "memory", "value", "threads"),
         *("registers", "signature"),
     ),
-    "softgpu": (
+    "remoting/softgpu": (
         "api",
         "nvml",
         "driver",
@@ -40,7 +42,7 @@ LAYERS: dict[str, tuple[str | tuple[str, ...], ...]] = {
         "ffi",
     ),
     # Parts of a session, each with its state below `Session` and what is done to it above.
-    "worker": (
+    "remoting/worker": (
         "gateway",
         ("code", "copying", "generated", "memory", "moving", "order", "session"),
         *("turns", "io", "driver", "guard", "packets"),
@@ -49,7 +51,7 @@ LAYERS: dict[str, tuple[str | tuple[str, ...], ...]] = {
 
 
 def name_of(root: Path) -> str:
-    return str(root.relative_to(REMOTING))
+    return str(root.relative_to(ROOT))
 
 
 def test_circles_are_found(tmp_path: Path) -> None:
@@ -84,7 +86,7 @@ def test_no_large_circle(root: Path) -> None:
 
 @pytest.mark.parametrize("crate", sorted(LAYERS))
 def test_modules_use_only_those_below(crate: str) -> None:
-    root = read_crate(REMOTING / crate / "src" / "lib.rs")
+    root = read_crate(ROOT / crate / "src" / "lib.rs")
     layers = [(layer,) if isinstance(layer, str) else layer for layer in LAYERS[crate]]
     height = {name: -place for place, layer in enumerate(layers) for name in layer}
     assert sorted(name for layer in layers for name in layer) == sorted(root.children)

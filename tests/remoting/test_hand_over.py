@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from support.certificates import certificate
-from support.system import MIB, PROGRAMS, REMOTEGPU, Appliance, line, until
+from support.system import DIST, MIB, PROGRAMS, REMOTEGPU, Appliance, line, until
 
 ONE_AFTER_THE_OTHER = ("return", "exit", "kill", "exec")
 IN_TURN = ("free", "unmap", "trim", "reset")
@@ -61,12 +62,14 @@ class Share:
 
 
 @contextlib.contextmanager
-def share(carrier: str, folder: Path, memory_mib: int, within: tuple[str, ...] = ()) -> Iterator[Share]:
-    files: tuple[str, ...] = ()
+def share(
+    carrier: str, folder: Path, memory_mib: int, within: tuple[str, ...] = (), more: tuple[str, ...] = ()
+) -> Iterator[Share]:
+    files = more
     options: tuple[str, ...] = ()
     if carrier == "tls":
         certificate(folder, "server", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
-        files = ("--cert", str(folder / "server.pem"), "--key", str(folder / "server.key"))
+        files += ("--cert", str(folder / "server.pem"), "--key", str(folder / "server.key"))
         options = ("--ca", str(folder / "server.pem"))
     # Nothing reads its log: thousands of sessions would fill a pipe.
     it = Appliance(*files, "--quiet", memory_mib=memory_mib, within=within)
@@ -183,18 +186,58 @@ def test_a_killed_ones_memory_counts_as_free(small: Share, program: Path) -> Non
     until(lambda: small.appliance.cli("ls", "--json", *small.options).stdout.count('"used_bytes": 0'), 20, "it is free")
 
 
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Share]:
+    """A share whose GPU takes seconds to overwrite what a process frees."""
+    folder = tmp_path_factory.mktemp("slow") / "dist"
+    (folder / "bin").mkdir(parents=True)
+    for part in [*DIST.iterdir(), *(DIST / "bin").iterdir()]:
+        place = folder / part.relative_to(DIST)
+        if not place.exists():
+            place.symlink_to(part)
+    worker = folder / "bin" / "remotegpu-worker"
+    worker.unlink()
+    worker.write_text(f'#!/bin/sh\nREMOTEGPU_SOFTGPU_FILL_MICROS=5000000 exec {DIST}/bin/remotegpu-worker "$@"\n')
+    worker.chmod(0o755)
+    # Workers with a user of their own could not read the folder.
+    within = ("env", f"REMOTEGPU_DIST={folder}")
+    with share("socket", folder, 256, within, ("--uid-base", "0", "--no-self-test")) as it:
+        yield it
+
+
 @pytest.mark.parametrize("small", ["socket"], indirect=True)
-def test_nothing_else_waits_while_a_request_waits_for_memory(small: Share) -> None:
-    """The worker that has the memory stands still, and is not gone for seconds. The request gets it in the end."""
-    command = small.command(sys.executable, str(PROGRAMS / "beside_waiting.py"), str(160 * MIB))
+def test_nothing_else_waits_while_a_request_waits_for_a_killed_ones_memory(small: Share) -> None:
+    """Its worker stands still, and is not gone for seconds."""
+    look_while_it_waits(small, "killed", 160)
+
+
+def test_nothing_else_waits_while_a_request_waits_for_what_another_freed(slow: Share) -> None:
+    """It is being overwritten. The request is for more, so nobody hands the memory on."""
+    look_while_it_waits(slow, "freed", 200)
+
+
+def look_while_it_waits(share: Share, how: str, asked_mib: int) -> None:
+    """Checks that all of the memory counts as free while a process waits for it, and that the process gets it."""
+    sizes = str(160 * MIB), str(asked_mib * MIB)
+    command = share.command(sys.executable, str(PROGRAMS / "beside_waiting.py"), *sizes, how)
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=small.environment
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=share.environment
     ) as running:
+        assert line(running) == "starts"
+        own = set(share.appliance.workers())
+        assert running.stdin
+        running.stdin.write("\n")
+        running.stdin.flush()
         assert line(running) == "holds"
-        (worker,) = small.appliance.workers()
-        os.kill(worker, signal.SIGSTOP)
+        if how == "killed":
+            (worker,) = set(share.appliance.workers()) - own
+            os.kill(worker, signal.SIGSTOP)
         out, err = running.communicate("\n", timeout=60)
     assert running.returncode == 0, err
-    code, rounds = map(int, out.split())
-    assert code == 0, err
-    assert rounds >= 10, "each round is four answers, of which none waits for the memory"
+    seen = json.loads(out)
+    assert seen["code"] == 0, err
+    free, used = seen["before"]
+    waiting = [each for each in seen["rounds"] if each[0] == free]
+    assert len(waiting) >= 10, "each round is five answers, of which none waits for the memory"
+    assert {each[0] for each in seen["rounds"][len(waiting) :]} <= {free - asked_mib * MIB}, "it has got it"
+    assert waiting[-1][1] == used == seen["smi"]

@@ -85,6 +85,8 @@ class Worker:
                 return self.ask(op="memory", device=int(rest[0]))
             case "told":
                 return self.told
+            case "pid":
+                return os.getpid()
             case "environ":
                 return dict(os.environ)
             case "identity":

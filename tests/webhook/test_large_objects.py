@@ -8,7 +8,7 @@ import pytest
 from support.webhook import Space, pod
 
 from remotegpu.api.kubernetes import FRACTION, MILLI
-from remotegpu.api.pods import limits
+from remotegpu.api.pods import Container
 
 # The number of entries that makes an object, with our fields, almost as large as etcd's limit of 1.5 MiB.
 ENTRIES = 1300
@@ -20,7 +20,7 @@ def test_a_hundred_containers(space: Space, fraction: str, milli: str) -> None:
     (one,) = document["spec"]["containers"]
     document["spec"]["containers"] = [{**one, "name": f"c{number}"} for number in range(100)]
     (stored,) = space.create(document)
-    assert [limits(each) for each in stored["spec"]["containers"]] == [{MILLI: milli}] * 100
+    assert [Container.of(each).limits for each in stored["spec"]["containers"]] == [{MILLI: milli}] * 100
 
 
 def test_a_deployment_of_more_than_a_mebibyte(space: Space) -> None:
@@ -41,11 +41,11 @@ def test_a_deployment_of_more_than_a_mebibyte(space: Space) -> None:
     assert len(json.dumps(deployment)) > 1 << 20
     (stored,) = space.create(deployment)
     (app,) = stored["spec"]["template"]["spec"]["containers"]
-    assert (limits(app), len(app["env"])) == ({MILLI: "250"}, ENTRIES)
+    assert (Container.of(app).limits, len(app["env"])) == ({MILLI: "250"}, ENTRIES)
     half = [
         {"op": "add", "path": "/spec/template/spec/containers/0/resources/limits/remotegpu~1fraction", "value": "0.5"}
     ]
     space.server.kubectl("-n", space.name, "patch", "deployment", "large", "--type=json", "--patch", json.dumps(half))
     found = space.server.kubectl("-n", space.name, "get", "deployment", "large", "-o", "json").stdout
     (app,) = json.loads(found)["spec"]["template"]["spec"]["containers"]
-    assert (limits(app), len(app["env"])) == ({MILLI: "500"}, ENTRIES)
+    assert (Container.of(app).limits, len(app["env"])) == ({MILLI: "500"}, ENTRIES)

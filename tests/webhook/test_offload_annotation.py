@@ -9,7 +9,7 @@ from support.chart import Object
 from support.webhook import Space, other_annotations, pod
 
 from remotegpu.api.kubernetes import CLIENT, FRACTION, MILLI
-from remotegpu.api.pods import PodError, limits
+from remotegpu.api.pods import Container, PodError
 from remotegpu_operator.webhook.mutate import answer
 from remotegpu_operator.webhook.origin import Origin
 from remotegpu_operator.webhook.pod import rewrite_pod
@@ -54,7 +54,7 @@ def test_without_the_annotation_no_variable_is_set(space: Space) -> None:
 @pytest.mark.parametrize("annotations", [{"remotegpu.io/memory": "1Gi"}, {"remotegpu.io/claim": "mine"}])
 def test_shares_by_memory_and_by_claim(annotations: dict[str, str]) -> None:
     (app,) = rewritten(pod("fit", annotations={**NOTE, **annotations}))["spec"]["containers"]
-    assert limits(app) == {CLIENT: "1"}
+    assert Container.of(app).limits == {CLIENT: "1"}
     assert app["env"] == VARIABLES and MOUNT in app["volumeMounts"]
 
 

@@ -10,7 +10,7 @@ from support.chart import Object
 from support.webhook import AS_OPERATOR, LIFT, Space, converted, other_annotations, pod
 
 from remotegpu.api.kubernetes import CLIENT, FRACTION, GATE, MILLI, POD_DIRECTORY, POD_LABEL, SESSION_ANNOTATION
-from remotegpu.api.pods import limits, requests
+from remotegpu.api.pods import Container
 
 KNOWN = (
     "remotegpu.io/claim, remotegpu.io/pool, remotegpu.io/model, remotegpu.io/memory, remotegpu.io/count, "
@@ -58,7 +58,7 @@ def test_several_containers_init_containers_and_native_sidecars(space: Space) ->
     ]
     (stored,) = space.create(document)
     spec = stored["spec"]
-    shares = {c["name"]: limits(c).get(MILLI) for c in spec["initContainers"] + spec["containers"]}
+    shares = {c["name"]: Container.of(c).limits.get(MILLI) for c in spec["initContainers"] + spec["containers"]}
     assert shares == {"sidecar": "200", "prepare": "800", "train": "500", "look": "250", "plain": None}
     mounted = {c["name"] for c in spec["initContainers"] + spec["containers"] if MOUNT in c.get("volumeMounts", ())}
     assert mounted == {"sidecar", "prepare", "train", "look"}
@@ -79,7 +79,7 @@ def test_several_containers_init_containers_and_native_sidecars(space: Space) ->
 def test_amounts(space: Space, amounts: dict[str, Any], annotations: dict[str, str], milli: str) -> None:
     (stored,) = space.create(pod("p", amounts, annotations=annotations))
     (app,) = stored["spec"]["containers"]
-    assert limits(app) == requests(app) == {MILLI: milli}
+    assert Container.of(app).limits == Container.of(app).requests == {MILLI: milli}
     assert other_annotations(stored) == annotations
     assert converted(stored) == ({"app": milli} if FRACTION in amounts else {})
 
@@ -102,15 +102,15 @@ def test_pods_whose_share_is_not_counted_in_thousandths(space: Space, annotation
     document["spec"]["initContainers"] = [container("prepare")]
     document["spec"]["containers"].append(container("side"))
     (stored,) = space.create(document)
-    assert [limits(c) for c in stored["spec"]["containers"]] == [{CLIENT: "1"}] * 2
+    assert [Container.of(c).limits for c in stored["spec"]["containers"]] == [{CLIENT: "1"}] * 2
     assert all(c["volumeMounts"] == [MOUNT] for c in stored["spec"]["containers"])
-    assert not limits(stored["spec"]["initContainers"][0])
+    assert not Container.of(stored["spec"]["initContainers"][0]).limits
     assert stored["spec"]["schedulingGates"] == [{"name": GATE}]
 
     chosen = pod("chosen", annotations=annotations)
     chosen["spec"]["containers"] += [container("side", {CLIENT: 1})]
     (stored,) = space.create(chosen)
-    assert [limits(c) for c in stored["spec"]["containers"]] == [{}, {CLIENT: "1"}]
+    assert [Container.of(c).limits for c in stored["spec"]["containers"]] == [{}, {CLIENT: "1"}]
 
 
 REFUSED: dict[str, tuple[Object, str]] = {
@@ -203,7 +203,7 @@ def test_requests_and_limits(space: Space) -> None:
         document["spec"]["containers"][0]["resources"] = {"requests": request, "limits": limit}
         assert words in space.refused(document)
     document["spec"]["containers"][0]["resources"] = {"requests": {FRACTION: "0.5"}, "limits": {FRACTION: "500m"}}
-    assert limits(space.create(document)[0]["spec"]["containers"][0]) == {MILLI: "500"}
+    assert Container.of(space.create(document)[0]["spec"]["containers"][0]).limits == {MILLI: "500"}
 
 
 def test_shares_that_do_not_add_up(space: Space) -> None:
@@ -225,7 +225,7 @@ def test_a_default_of_a_limit_range(space: Space) -> None:
     ):
         (stored,) = space.create(pod(name, amounts))
         (app,) = stored["spec"]["containers"]
-        assert limits(app) == requests(app) == expected
+        assert Container.of(app).limits == Container.of(app).requests == expected
         assert stored["spec"]["schedulingGates"] == [{"name": GATE}]
     (plain,) = space.create(pod("opted-out", {MILLI: 0}))
     assert "schedulingGates" not in plain["spec"]

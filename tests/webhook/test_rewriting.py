@@ -14,7 +14,7 @@ from support.chart import Object
 from support.patches import applied
 
 from remotegpu.api.kubernetes import FRACTION, MILLI
-from remotegpu.api.pods import effective_milli
+from remotegpu.api.pods import Pod, effective_milli
 from remotegpu_operator.webhook import body
 from remotegpu_operator.webhook.mutate import ReviewError, answer
 from remotegpu_operator.webhook.patch import difference
@@ -66,7 +66,7 @@ def test_a_pods_share_is_the_most_that_it_uses_at_any_time(init: list[tuple[bool
         "initContainers": [container(s) | ({"restartPolicy": "Always"} if stays else {}) for stays, s in init],
         "containers": [container(share) for share in app],
     }
-    assert effective_milli(spec) == max(moments)
+    assert effective_milli(Pod.of({"spec": spec})) == max(moments)
 
 
 def review(resource: tuple[str, str], document: Any, operation: str = "CREATE", **more: Any) -> Object:

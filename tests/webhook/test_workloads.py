@@ -15,7 +15,7 @@ from support.system import ROOT, until
 from support.webhook import Space
 
 from remotegpu.api.kubernetes import FRACTION, MILLI
-from remotegpu.api.pods import limits, requests
+from remotegpu.api.pods import Container
 
 EXAMPLE = ROOT / "examples" / "03-workloads"
 KINDS = (
@@ -62,7 +62,8 @@ NAMES = {"fraction": FRACTION, "milli": MILLI, "cpu": "cpu"}
 
 
 def shares(documents: list[Object]) -> dict[str, tuple[Object, Object]]:
-    return {d["kind"]: (dict(limits(container_of(d))), dict(requests(container_of(d)))) for d in documents}
+    found = {d["kind"]: Container.of(container_of(d)) for d in documents}
+    return {kind: (one.limits, one.requests) for kind, one in found.items()}
 
 
 def versions(documents: list[Object]) -> dict[str, tuple[int, str]]:
@@ -137,8 +138,8 @@ def test_taken_back_in_one_of_two_containers(space: Space, server_side: bool) ->
     without = copy.deepcopy(manifest)
     del spec_of(without)["initContainers"][0]["resources"]["limits"][FRACTION]
     (stored,) = space.apply(without, server_side=server_side)
-    assert limits(spec_of(stored)["initContainers"][0]) == {"cpu": "1"}
-    assert limits(container_of(stored)) == {"cpu": "1", MILLI: "250"}
+    assert Container.of(spec_of(stored)["initContainers"][0]).limits == {"cpu": "1"}
+    assert Container.of(container_of(stored)).limits == {"cpu": "1", MILLI: "250"}
 
 
 def test_two_appliers_of_two_containers(space: Space) -> None:
@@ -154,9 +155,9 @@ def test_two_appliers_of_two_containers(space: Space) -> None:
         return spec_of(space.get("deployment", "deployment"))["containers"]  # type: ignore[no-any-return]
 
     apply(first, "one")
-    assert [limits(c).get(MILLI) for c in apply(second, "two")] == ["250", "250"]
+    assert [Container.of(c).limits.get(MILLI) for c in apply(second, "two")] == ["250", "250"]
     del container_of(first)["resources"]["limits"][FRACTION]
-    assert {c["name"]: limits(c).get(MILLI) for c in apply(first, "one")} == {"share": None, "side": "250"}
+    assert {c["name"]: Container.of(c).limits.get(MILLI) for c in apply(first, "one")} == {"share": None, "side": "250"}
 
 
 @pytest.mark.parametrize("created", [False, True], ids=["applied", "created"])

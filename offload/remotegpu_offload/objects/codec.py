@@ -66,7 +66,12 @@ class Packed:
 
 
 class Codec:
-    """Writes and reads the values of one session at one end. Thread-safe."""
+    """Writes and reads the values of one session at one end. Thread-safe.
+
+    >>> packed = Codec(client=True).dumps({"loss": 0.25})
+    >>> Codec(client=False).loads(packed.header, packed.buffers)
+    {'loss': 0.25}
+    """
 
     def __init__(
         self,

@@ -47,6 +47,15 @@ class Peer:
         accepting: True at the acceptor's end. The two ends number the logical threads that they begin differently.
         exit_code: called after the other side has closed the connection. Returns the exit code of its process, or minus
             the signal that ended it; 0 if it ended normally or the code is unknown.
+
+    >>> ours, theirs = socket.socketpair()
+    >>> acceptor = Peer(theirs, name="the program", accepting=True)
+    >>> acceptor.serve(Service.CALL, lambda asked: Message({"sum": asked.header["a"] + asked.header["b"]}))
+    >>> acceptor.start()
+    >>> program = Peer(ours, name="the acceptor")
+    >>> program.start()
+    >>> program.request(Service.CALL, {"a": 1, "b": 2}).header["sum"]
+    3
     """
 
     def __init__(

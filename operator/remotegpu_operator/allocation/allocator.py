@@ -51,6 +51,21 @@ _Walked = tuple[Walk, list[tuple[Group, _Refused]]]
 
 
 class Allocator:
+    """Decides which claim gets which GPUs, and which claims wait for what. Pure: time is given by `set_time`.
+
+    >>> from remotegpu.api.pools import AppliancePhase
+    >>> gpu = GpuStatus("GPU-1", "H100", memory=80 << 30, shareable=80 << 30)
+    >>> allocator = Allocator()
+    >>> allocator.set_pool("default", [ApplianceStatus("one", "node-1", AppliancePhase.READY, gpus=(gpu,))])
+    >>> for uid, milli in (("a", 750), ("b", 500)):
+    ...     allocator.submit(Request(uid, "default", uid, "default", Ask(1, milli)))
+    >>> [(type(each).__name__, each.request.uid) for each in allocator.settle()]
+    [('Placed', 'a'), ('Waiting', 'b')]
+    >>> allocator.release("a")
+    >>> [each.allocations[0].gpu for each in allocator.settle()]
+    ['GPU-1']
+    """
+
     def __init__(self) -> None:
         self._inventories: dict[str, Inventory] = {}
         self._quotas: dict[str, dict[str, int]] = {}

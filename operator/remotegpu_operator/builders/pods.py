@@ -15,7 +15,7 @@ from remotegpu.api.kubernetes import (
     STATUS_PREFIX,
     USER_PREFIX,
 )
-from remotegpu.api.pods import PodAsk, PodError, read_ask
+from remotegpu.api.pods import Pod, PodAsk, PodError, read_ask
 from remotegpu.api.quantities import Ask
 
 Object = dict[str, Any]
@@ -63,7 +63,7 @@ def gates_of_others(pod: Object) -> list[str]:
 
 def ask_of(pod: Object) -> PodAsk:
     """Returns the pod's request for a share. Raises PodError if the pod asks for none, or if the request is invalid."""
-    ask = read_ask(annotations(pod), pod["spec"])
+    ask = read_ask(Pod.of(pod))
     if ask is None:
         raise PodError(
             "the pod has our gate and asks for no share: make it anew with a limit such as remotegpu/milli: 250"

@@ -5,21 +5,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from remotegpu.api.pods import Object, PodError, read_ask
+from remotegpu.api.pods import Object, Path, Pod, PodError, at, read_ask
 from remotegpu.api.quantities import QuantityError
 from remotegpu_operator.webhook.origin import Origin, with_old_mark
 from remotegpu_operator.webhook.patch import difference
 from remotegpu_operator.webhook.pod import Rewritten, refuse_node_name, rewrite_pod
 from remotegpu_operator.webhook.rules import SPECS
-from remotegpu_operator.webhook.template import (
-    Path,
-    at,
-    replaced,
-    with_milli,
-    with_old_records,
-    withdrawn,
-    without_withdrawn,
-)
+from remotegpu_operator.webhook.template import asks_by_fraction, convert, with_old_records, withdraw
 
 
 class ReviewError(ValueError):
@@ -62,40 +54,23 @@ def answer(review: Mapping[str, Any]) -> dict[str, Any]:
     return _response(uid, allowed)
 
 
-def _rewritten(request: Mapping[str, Any], spec: Path) -> Rewritten:
-    document = request["object"]
-    if request["resource"]["resource"] != "pods":
-        return _rewrite_template(request, spec)
-    if request["operation"] == "CREATE":
-        return rewrite_pod(document, Origin.of(request, spec))
-    # An update of a pod by its own manifest has the fraction again. All other parts of the pod are rewritten already.
-    return _converted(document, spec, at(document, spec), Origin.of(request, spec))
-
-
-def _rewrite_template(request: Mapping[str, Any], path: Path) -> Rewritten:
+def _rewritten(request: Mapping[str, Any], path: Path) -> Rewritten:
     document: Object = request["object"]
-    manager = at(request, ("options",)).get("fieldManager", "")
-    spec = without_withdrawn(request.get("oldObject") or {}, document, path, manager)
-    gone = frozenset(withdrawn(request.get("oldObject") or {}, document, path, manager))
-    origin = Origin.of(request, path, gone)
-    result = _converted(document, path, spec, origin)
-    if (converted := at(result.document, path)) != spec:
+    is_pod = request["resource"]["resource"] == "pods"
+    if is_pod and request["operation"] == "CREATE":
+        return rewrite_pod(document, Origin.of(request, path))
+    # An update of a pod by its own manifest has the fraction again. All other parts of the pod are rewritten already.
+    pod, gone = Pod.of(document, path), frozenset[str]()
+    if not is_pod:
+        manager = at(request, ("options",)).get("fieldManager", "")
+        gone = withdraw(pod, request.get("oldObject") or {}, document, path, manager)
+    origin, by_fraction = Origin.of(request, path, gone), asks_by_fraction(pod)
+    converted = convert(pod, origin.is_default)
+    if by_fraction and not is_pod:
         # Refuse a bad template now. Otherwise its pods would be refused, and only a controller's Events would say so.
-        read_ask(_annotations(document, path), converted)
-        refuse_node_name(converted)
-    return result
-
-
-def _converted(document: Object, path: Path, spec: Object, origin: Origin) -> Rewritten:
-    """Returns `document` with pod spec `spec` at `path`, its fractions converted to thousandths."""
-    converted = with_milli(spec, _annotations(document, path), origin.is_default)
-    made = document if converted == at(document, path) else replaced(document, path, converted)
-    return Rewritten(origin.marked(made, spec, converted))
-
-
-def _annotations(document: Object, path: Path) -> Mapping[str, str]:
-    """Returns the annotations of the pod or template whose spec is at `path`."""
-    return at(document, (*path[:-1], "metadata", "annotations"))
+        read_ask(pod)
+        refuse_node_name(pod)
+    return Rewritten(origin.marked(pod.write(document, path), converted))
 
 
 def _response(uid: str, response: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Every container with a share has the client's files (`pod.sh`), but Python uses them only with these variables.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from remotegpu.api.kubernetes import (
@@ -15,37 +15,37 @@ from remotegpu.api.kubernetes import (
     PYTHON_START_FOLDER,
 )
 from remotegpu.api.names import CONFIG_ENV, CONNECT_ENV
-from remotegpu.api.pods import Object, PodError
-from remotegpu_operator.webhook.template import each_container
-from remotegpu_operator.webhook.volumes import with_mount, with_volume
+from remotegpu.api.pods import Container, Object, Pod, PodError
+from remotegpu_operator.webhook.volumes import add_mount, add_volume
 
 PYTHONPATH: Final = "PYTHONPATH"
 _MOUNT: Final = {"name": OFFLOAD_VOLUME, "mountPath": OFFLOAD_DIRECTORY, "readOnly": True}
 _VARIABLES: Final = {CONFIG_ENV: f"{OFFLOAD_DIRECTORY}/{OFFLOAD_CONFIG}", CONNECT_ENV: CONNECT_PROGRAM}
 
 
-def with_offload(spec: Object, config_map: str, chosen: Callable[[Object], bool]) -> Object:
-    """Returns the pod spec with the ConfigMap's volume, and with mount and variables in the `chosen` containers."""
+def add_offload(pod: Pod, config_map: str, chosen: Iterable[Container]) -> None:
+    """Adds the ConfigMap's volume to the pod, and mount and variables to the `chosen` containers."""
     # With all defaults, as the API server stores the volume: a second pass then changes nothing.
-    volume = {"name": OFFLOAD_VOLUME, "configMap": {"name": config_map, "defaultMode": 0o644}}
-    return each_container(with_volume(spec, volume), _with_client, chosen)
+    add_volume(pod, {"name": OFFLOAD_VOLUME, "configMap": {"name": config_map, "defaultMode": 0o644}})
+    for container in chosen:
+        container.body["env"] = _variables(container)
+        add_mount(container, _MOUNT)
 
 
-def _with_client(container: Object) -> Object:
-    variables: list[Any] = list(container.get("env") or ())
+def _variables(container: Container) -> list[Any]:
+    variables: list[Any] = list(container.body.get("env") or ())
     known = {each.get("name") for each in variables}
     variables = [_with_path(container, each) if each.get("name") == PYTHONPATH else each for each in variables]
     ours = {PYTHONPATH: PYTHON_START_FOLDER, **_VARIABLES}
     # Other variables that the pod sets itself stay unchanged.
-    variables += [{"name": name, "value": value} for name, value in ours.items() if name not in known]
-    return with_mount({**container, "env": variables}, _MOUNT)
+    return variables + [{"name": name, "value": value} for name, value in ours.items() if name not in known]
 
 
-def _with_path(container: Object, variable: Object) -> Object:
+def _with_path(container: Container, variable: Object) -> Object:
     """Returns the variable PYTHONPATH with our folder before the author's folders. Raises PodError for `valueFrom`."""
     if "valueFrom" in variable:
         raise PodError(
-            f"container {container.get('name')!r}: annotation {OFFLOAD_ANNOTATION} puts a folder before those of "
+            f"container {container.name!r}: annotation {OFFLOAD_ANNOTATION} puts a folder before those of "
             f"{PYTHONPATH}, which here is taken from somewhere else: write its value, as {PYTHONPATH}: /app"
         )
     value = variable.get("value") or ""

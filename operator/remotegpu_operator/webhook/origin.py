@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from remotegpu.api.kubernetes import CONVERTED_ANNOTATION, FRACTION, MILLI
-from remotegpu.api.pods import Object, containers, limits, requests
-from remotegpu_operator.webhook.template import Path, at, containers_set_by, replaced, without_key
+from remotegpu.api.pods import Container, Object, Path, Pod, at, replaced, without_key
+from remotegpu_operator.webhook.template import containers_set_by
 
 # The age below which a record may belong to this request: records have whole seconds, and clocks differ by up to one.
 _YOUNG_SECONDS: Final = 2.0
@@ -44,7 +44,7 @@ class Origin:
         manager = at(request, ("options",)).get("fieldManager") or ""
         records = list(_sent(_records(new), _records(old), manager))
         # Thousandths in the old object also count as sent, except those that we wrote for a removed fraction.
-        before = {str(each.get("name")) for each in containers(at(old, path)) if MILLI in limits(each)} - withdrawn
+        before = {str(each.name) for each in Pod.of(old, path).containers if MILLI in each.limits} - withdrawn
         name = _name_of(new, old)
         return cls(
             name,
@@ -53,23 +53,17 @@ class Origin:
             _names(records, path, MILLI) | before,
         )
 
-    def is_default(self, container: Object) -> bool:
+    def is_default(self, container: Container) -> bool:
         """Whether the container has thousandths, and its fraction is only a default."""
-        name = str(container.get("name"))
-        if MILLI not in limits(container):
+        name = str(container.name)
+        if MILLI not in container.limits:
             return False
         if name in self.converted:
             return True
         return self.fraction is not None and name not in self.fraction and name in self.milli
 
-    def marked(self, document: Object, before: Object, after: Object) -> Object:
-        """Returns `document` with the mark for the conversion of pod spec `before` to `after`."""
-        pairs = zip(containers(before), containers(after), strict=True)
-        converted = {
-            str(now["name"]): limits(now)[MILLI]
-            for sent, now in pairs
-            if now.get("name") and FRACTION in {**limits(sent), **requests(sent)} and not self.is_default(sent)
-        }
+    def marked(self, document: Object, converted: Mapping[str, str]) -> Object:
+        """Returns `document` with the mark for thousandths that replaced fractions, by container."""
         if not converted:
             return document
         mark = {"request": self.request, "milli": {**self.converted, **converted}}

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from remotegpu.api.kubernetes import FRACTION, GATE, RESOURCE_PREFIX, STATUS_PREFIX, USER_PREFIX
-from remotegpu_operator.webhook.template import HELM, LAST_APPLIED, Path
+from remotegpu.api.pods import Path
+from remotegpu_operator.webhook.template import HELM, LAST_APPLIED
 
 PODS_PATH: Final = "/mutate-pods"
 TEMPLATES_PATH: Final = "/mutate-templates"

@@ -1,11 +1,11 @@
 """Converts the fractions in pod specs to thousandths, and removes thousandths again when their fraction is removed."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from remotegpu.api.kubernetes import FRACTION, MILLI
-from remotegpu.api.pods import Object, PodError, containers, count_of, limits, requests
+from remotegpu.api.pods import Container, Object, Path, Pod, PodError, at, count_of, replaced
 from remotegpu.api.quantities import MILLI_PER_GPU, QuantityError, parse_fraction, parse_quantity
 
 # The annotation in which `kubectl apply` stores the last manifest.
@@ -14,48 +14,51 @@ LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 # manifest has one. So Helm has removed a fraction if its update sets none, but its record has one.
 HELM: Final = "helm"
 
-Path = tuple[str, ...]
+
+def asks_by_fraction(pod: Pod) -> bool:
+    return any(container.amounts(FRACTION) for container in pod.containers)
 
 
-def with_milli(
-    spec: Object, annotations: Mapping[str, str], is_default: Callable[[Object], bool] = lambda _: False
-) -> Object:
-    """Returns the spec with thousandths in place of fractions; the same object if there are no fractions.
+def convert(pod: Pod, is_default: Callable[[Container], bool]) -> dict[str, str]:
+    """Replaces fractions by thousandths. Returns the thousandths that replaced a fraction, by container.
 
     `is_default` returns whether a container's fraction is only a default next to its thousandths. Such a fraction is
     removed. Raises PodError if a fraction is invalid.
     """
-    if not any(FRACTION in limits(c) or FRACTION in requests(c) for c in containers(spec)):
-        return spec
-    count = count_of(annotations)
-    return each_container(spec, lambda one: _without_fraction(one) if is_default(one) else _converted(one, count))
+    converted = {}
+    for container in pod.containers:
+        if not container.amounts(FRACTION):
+            continue
+        milli = None if is_default(container) else _milli_of_fraction(container, count_of(pod.annotations))
+        container.drop(FRACTION)
+        if milli is not None:
+            # A LimitRange may have set default thousandths next to the fraction before: the fraction replaces them.
+            container.limits[MILLI] = container.requests[MILLI] = milli
+            converted[container.name] = milli
+    return {str(name): milli for name, milli in converted.items() if name}
 
 
-def without_withdrawn(old: Object, new: Object, path: Path, manager: str) -> Object:
-    """Returns the pod spec of `new` without our thousandths for fractions that `manager` removes by this update.
+def withdraw(pod: Pod, old: Object, new: Object, path: Path, manager: str) -> frozenset[str]:
+    """Removes our thousandths for fractions that `manager` removes by this update. Returns those containers' names.
 
-    The author's manifest does not have the thousandths that we wrote. So an apply without the fraction would not remove
-    them.
+    `pod` is the pod at `path` of `new`. The author's manifest does not have the thousandths that we wrote. So an apply
+    without the fraction would not remove them.
     """
-    spec = at(new, path)
-    gone = withdrawn(old, new, path, manager)
+    gone = _withdrawn(old, new, path, manager)
     if not gone:
-        return spec
+        return gone
     by_hand = _applied(new, path, MILLI) | _managed(new, path, MILLI, manager) | _managed(new, path, MILLI, "", "Apply")
-    before = {c.get("name"): c for c in containers(at(old, path))}
-
-    def strip(container: Object) -> Object:
-        name, limit, was = container.get("name"), limits(container).get(MILLI), before.get(container.get("name"), {})
-        if name not in gone or FRACTION in limits(container):
-            return container
-        if limit is None or (limit == limits(was).get(MILLI) and name not in by_hand):
-            return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != MILLI})
-        if requests(container).get(MILLI) == requests(was).get(MILLI):
+    before = {container.name: container for container in Pod.of(old, path).containers}
+    for container in pod.containers:
+        limit, was = container.limits.get(MILLI), before.get(container.name, Container({}, {}, {}))
+        if container.name not in gone or FRACTION in container.limits:
+            continue
+        if limit is None or (limit == was.limits.get(MILLI) and container.name not in by_hand):
+            container.drop(MILLI)
+        elif container.requests.get(MILLI) == was.requests.get(MILLI):
             # The author now sets thousandths in limits, but the request still has the thousandths that we wrote.
-            return _with_amounts(container, lambda amounts: {**amounts, MILLI: limit})
-        return container
-
-    return each_container(spec, strip)
+            container.requests[MILLI] = limit
+    return gone
 
 
 def with_old_records(old: Object, new: Object) -> Object:
@@ -76,75 +79,23 @@ def _without_times(records: list[Object]) -> list[str]:
     return sorted(json.dumps({k: v for k, v in entry.items() if k != "time"}, sort_keys=True) for entry in records)
 
 
-def at(document: Object, path: Path) -> Object:
-    """Returns the object at `path`; empty if a part of the path is missing or null."""
-    for key in path:
-        document = document.get(key) or {}
-    return document
-
-
-def replaced(document: Object, path: Path, value: Object) -> Object:
-    """Returns a copy of `document` with `value` at `path`. Other parts are shared, not copied."""
-    if not path:
-        return value
-    return {**document, path[0]: replaced(document.get(path[0]) or {}, path[1:], value)}
-
-
-def each_container(
-    spec: Object, change: Callable[[Object], Object], where: Callable[[Object], bool] = lambda _: True
-) -> Object:
-    """Returns the spec with each container that `where` selects replaced by the result of `change`."""
-    lists = {
-        name: [change(container) if where(container) else container for container in spec[name]]
-        for name in ("initContainers", "containers")
-        if spec.get(name)
-    }
-    return {**spec, **lists}
-
-
-def without_key(document: Object, path: Path, key: str) -> Object:
-    """Returns `document` without `key` in the object at `path`. Also removes this object if it becomes empty."""
-    found = at(document, path)
-    if key not in found:
-        return document
-    left = {name: value for name, value in found.items() if name != key}
-    return replaced(document, path, left) if left else without_key(document, path[:-1], path[-1])
-
-
-def _without_fraction(container: Object) -> Object:
-    if FRACTION not in limits(container) and FRACTION not in requests(container):
-        return container
-    return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != FRACTION})
-
-
-def _converted(container: Object, count: int) -> Object:
-    limit, request = limits(container).get(FRACTION), requests(container).get(FRACTION)
-    if limit is None and request is None:
-        return container
-    name = container.get("name")
+def _milli_of_fraction(container: Container, count: int) -> str:
+    """Returns the thousandths for the container's fraction of each of `count` GPUs."""
+    limit, request = container.limits.get(FRACTION), container.requests.get(FRACTION)
     if limit is None:
         raise PodError(
-            f"container {name!r}: {FRACTION} is only in requests; write it in limits, the request follows; "
+            f"container {container.name!r}: {FRACTION} is only in requests; write it in limits, the request follows; "
             f"if a LimitRange put it there, write its bounds in {MILLI}"
         )
     if request is not None and parse_quantity(request) != parse_quantity(limit):
         raise PodError(
-            f"container {name!r}: {FRACTION} is {_plain(request)} in requests and {_plain(limit)} in limits; a share "
-            "is the same in both, so write it in limits only"
+            f"container {container.name!r}: {FRACTION} is {_plain(request)} in requests and {_plain(limit)} in limits; "
+            "a share is the same in both, so write it in limits only"
         )
     try:
-        fraction = parse_fraction(_plain(limit))
+        return _canonical(parse_fraction(_plain(limit)).total_milli * count)
     except QuantityError as problem:
-        raise PodError(f"container {name!r}: {FRACTION}: {problem}") from None
-    # A LimitRange may have set default thousandths next to the fraction before: the author's fraction replaces them.
-    milli = {MILLI: _canonical(fraction.total_milli * count)}
-    return _with_amounts(container, lambda amounts: {k: v for k, v in amounts.items() if k != FRACTION} | milli)
-
-
-def _with_amounts(container: Object, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Object:
-    resources = {k: v for k, v in container["resources"].items() if k not in ("limits", "requests")}
-    amounts = {"limits": change(limits(container)), "requests": change(requests(container))}
-    return {**container, "resources": resources | {name: values for name, values in amounts.items() if values}}
+        raise PodError(f"container {container.name!r}: {FRACTION}: {problem}") from None
 
 
 def _canonical(milli: int) -> str:
@@ -157,13 +108,12 @@ def _plain(quantity: str) -> str:
     return f"{parse_quantity(quantity).normalize():f}"
 
 
-def withdrawn(old: Object, new: Object, path: Path, manager: str) -> set[str]:
-    """Returns the names of the containers whose fraction `manager` removes by this update."""
+def _withdrawn(old: Object, new: Object, path: Path, manager: str) -> frozenset[str]:
     gone = _applied(old, path, FRACTION) - _applied(new, path, FRACTION)
     gone |= _managed(old, path, FRACTION, manager, "Apply") - _managed(new, path, FRACTION, manager, "Apply")
     if manager.startswith(HELM):
         gone |= _managed(old, path, FRACTION, manager, "Update")
-    return gone
+    return frozenset(gone)
 
 
 def _applied(document: Object, path: Path, resource: str) -> set[str]:
@@ -172,8 +122,8 @@ def _applied(document: Object, path: Path, resource: str) -> set[str]:
     if resource not in text:
         return set()
     try:
-        return {str(c.get("name")) for c in containers(at(json.loads(text), path)) if resource in limits(c)}
-    except (ValueError, AttributeError):
+        return {str(c.name) for c in Pod.of(json.loads(text), path).containers if resource in c.limits}
+    except (ValueError, AttributeError, TypeError):
         return set()  # an annotation may hold any text; this one is not a manifest
 
 

@@ -20,11 +20,12 @@ from remotegpu_codegen import (
 )
 
 
-def outputs(remoting: Path) -> dict[str, str]:
-    """Returns the texts of all generated files by their path below `remoting`. The inputs are the files in that folder.
+def outputs(root: Path) -> dict[str, str]:
+    """Returns the texts of all generated files by their path below `root`, the repository.
 
     Raises RegistryError if the registry contradicts itself or the lock of numbers.
     """
+    remoting = root / "remoting"
     folder = remoting / "registry"
     table = registry.load(folder)
     lock_file = folder / "numbers.lock"
@@ -37,7 +38,7 @@ def outputs(remoting: Path) -> dict[str, str]:
     calls = yaml.safe_load((folder / "calls.yaml").read_text())
     control = packets.load(yaml.safe_load((folder / "packets.yaml").read_text()))
     client_by_hand, softgpu_by_hand = (sources.exported_by_hand(remoting / crate) for crate in ("client", "softgpu"))
-    return {
+    generated = {
         **{f"remotegpu/appliance/_generated/{name}.py": text for name, text in packets.python(control).items()},
         "worker/src/packets/generated.rs": packets.rust(control),
         "registry/numbers.lock": numbers.render(numbers.extend(lock, table.driver)),
@@ -52,5 +53,8 @@ def outputs(remoting: Path) -> dict[str, str]:
         "client/exports_generated": client.exports(table),
         "worker/src/generated.rs": worker.rust(table),
         "worker/src/driver/functions_generated.rs": worker.functions(table),
-        "trace/src/functions_generated.rs": trace.rust(table, parameters.load(folder)),
+    }
+    return {
+        **{f"remoting/{name}": text for name, text in generated.items()},
+        "tools/recorder/src/functions_generated.rs": trace.rust(table, parameters.load(folder)),
     }

@@ -21,7 +21,7 @@ LOG_ENV: Final = "REMOTEGPU_LOG"
 # Read by both drivers: the file that gets a line for each unsupported request.
 REPORT_ENV: Final = "REMOTEGPU_REPORT"
 
-# Read by the recorder (remoting/trace): the file to write or to replay, whether memory contents and times are recorded,
+# Read by the recorder (tools/recorder): the file to write or to replay, whether memory contents and times are recorded,
 # and the folder in which each process gets a number.
 TRACE_RECORD_ENV: Final = "REMOTEGPU_TRACE_RECORD"
 TRACE_REPLAY_ENV: Final = "REMOTEGPU_TRACE_REPLAY"

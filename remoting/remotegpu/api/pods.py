@@ -1,10 +1,15 @@
-"""Reads a pod's request from its containers' resources and our annotations, for webhook and operator alike."""
+"""Reads a pod's request from its containers' resources and our annotations, for webhook and operator alike.
+
+>>> pod = Pod.of({"spec": {"containers": [{"name": "app", "resources": {"limits": {MILLI: "250"}}}]}})
+>>> read_ask(pod).share.milli_per_gpu
+250
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from remotegpu.api.kubernetes import (
     CLAIM_ANNOTATION,
@@ -39,6 +44,7 @@ from remotegpu.api.quantities import (
 
 # Parsed JSON or YAML of the API; every member may be missing, since nothing has been validated yet.
 Object = Mapping[str, Any]
+Path = tuple[str, ...]
 
 MAX_GPUS: Final = 64
 LEAST_MEMORY: Final = 2 << 20
@@ -67,41 +73,124 @@ class PodAsk:
     offload: str = ""
 
 
-def containers(spec: Object) -> Iterator[Object]:
-    """Yields init containers and containers. Ephemeral containers are left out: they cannot have resources."""
-    yield from spec.get("initContainers") or ()
-    yield from spec.get("containers") or ()
+def at(document: Object, path: Path) -> Object:
+    """Returns the object at `path`; empty if a part of the path is missing or null."""
+    for key in path:
+        document = document.get(key) or {}
+    return document
 
 
-def limits(container: Object) -> Mapping[str, str]:
-    return (container.get("resources") or {}).get("limits") or {}
+def replaced(document: Object, path: Path, value: Object) -> Object:
+    """Returns a copy of `document` with `value` at `path`. Other parts are shared, not copied."""
+    if not path:
+        return value
+    return {**document, path[0]: replaced(document.get(path[0]) or {}, path[1:], value)}
 
 
-def requests(container: Object) -> Mapping[str, str]:
-    return (container.get("resources") or {}).get("requests") or {}
+@dataclass(slots=True)
+class Container:
+    """A container of a pod. Changes of `limits` and `requests` are written by `written`."""
+
+    # All fields of the container. Changes replace values, and never change a value in place.
+    body: dict[str, Any]
+    limits: dict[str, str]
+    requests: dict[str, str]
+
+    @classmethod
+    def of(cls, container: Object) -> Self:
+        resources = container.get("resources") or {}
+        return cls(dict(container), dict(resources.get("limits") or {}), dict(resources.get("requests") or {}))
+
+    @property
+    def name(self) -> Any:
+        return self.body.get("name")
+
+    def amounts(self, resource: str) -> list[str]:
+        """Returns the amounts of `resource` in limits and requests; those that are there."""
+        return [found[resource] for found in (self.limits, self.requests) if resource in found]
+
+    def drop(self, resource: str) -> None:
+        for amounts in (self.limits, self.requests):
+            amounts.pop(resource, None)
+
+    def written(self) -> Object:
+        before = Container.of(self.body)
+        if (self.limits, self.requests) == (before.limits, before.requests):
+            return self.body
+        others = {k: v for k, v in (self.body.get("resources") or {}).items() if k not in ("limits", "requests")}
+        amounts = {"limits": self.limits, "requests": self.requests}
+        return {**self.body, "resources": others | {name: found for name, found in amounts.items() if found}}
 
 
-def milli_of(container: Object) -> int:
-    text = limits(container).get(MILLI, "0")
+@dataclass(slots=True)
+class Pod:
+    """A pod or pod template: read once by `of`, then changed in place, and written once by `write`."""
+
+    annotations: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    init_containers: list[Container] = field(default_factory=list)
+    main_containers: list[Container] = field(default_factory=list)
+    # The spec's fields. Changes replace values, and never change a value in place.
+    spec: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, document: Object, path: Path = ("spec",)) -> Self:
+        """Reads the pod whose spec is at `path` of `document`. Ephemeral containers cannot have resources."""
+        spec, metadata = at(document, path), at(document, (*path[:-1], "metadata"))
+        return cls(
+            dict(metadata.get("annotations") or {}),
+            dict(metadata.get("labels") or {}),
+            [Container.of(each) for each in spec.get("initContainers") or ()],
+            [Container.of(each) for each in spec.get("containers") or ()],
+            dict(spec),
+        )
+
+    @property
+    def containers(self) -> list[Container]:
+        return [*self.init_containers, *self.main_containers]
+
+    def write(self, document: Object, path: Path = ("spec",)) -> Object:
+        """Returns a copy of `document` with the changes of this pod. Parts that did not change are shared."""
+        lists = {"initContainers": self.init_containers, "containers": self.main_containers}
+        spec = {**self.spec, **{name: [each.written() for each in found] for name, found in lists.items() if found}}
+        document = replaced(document, path, spec) if spec != at(document, path) else document
+        for name, notes in (("annotations", self.annotations), ("labels", self.labels)):
+            where = (*path[:-1], "metadata", name)
+            if notes != at(document, where):
+                document = replaced(document, where, notes) if notes else without_key(document, where[:-1], name)
+        return document
+
+
+def without_key(document: Object, path: Path, key: str) -> Object:
+    """Returns `document` without `key` in the object at `path`. Also removes this object if it becomes empty."""
+    found = at(document, path)
+    if key not in found:
+        return document
+    left = {name: value for name, value in found.items() if name != key}
+    return replaced(document, path, left) if left else without_key(document, path[:-1], path[-1])
+
+
+def milli_of(container: Container) -> int:
+    text = container.limits.get(MILLI, "0")
     value = parse_quantity(text)
     if value < 0 or value != value.to_integral_value():
         raise PodError(
-            f"container {container.get('name')!r}: {MILLI}: {text} is no number of thousandths of a GPU; write for "
+            f"container {container.name!r}: {MILLI}: {text} is no number of thousandths of a GPU; write for "
             f"example {FRACTION}: 0.25, or {MILLI}: 250"
         )
     return int(value)
 
 
-def effective_milli(spec: Object) -> int:
+def effective_milli(pod: Pod) -> int:
     """Returns the pod's thousandths as Kubernetes counts: init containers run one by one, sidecars all the time."""
     sidecars = peak = 0
-    for container in spec.get("initContainers") or ():
-        if container.get("restartPolicy") == "Always":
+    for container in pod.init_containers:
+        if container.body.get("restartPolicy") == "Always":
             sidecars += milli_of(container)
             peak = max(peak, sidecars)
         else:
             peak = max(peak, sidecars + milli_of(container))
-    return max(peak, sidecars + sum(milli_of(container) for container in spec.get("containers") or ()))
+    return max(peak, sidecars + sum(map(milli_of, pod.main_containers)))
 
 
 def unknown(what: str, key: str, known: Iterable[str]) -> str:
@@ -119,13 +208,13 @@ def count_of(annotations: Mapping[str, str]) -> int:
     return int(text)
 
 
-def read_ask(annotations: Mapping[str, str], spec: Object) -> PodAsk | None:
+def read_ask(pod: Pod) -> PodAsk | None:
     """Reads the request of a pod whose fractions are already thousandths; None if it asks for nothing.
 
     Raises PodError if the request is invalid.
     """
-    _check_names(annotations, spec)
-    milli = effective_milli(spec)
+    _check_names(pod)
+    annotations, milli = pod.annotations, effective_milli(pod)
     claim, memory = annotations.get(CLAIM_ANNOTATION), annotations.get(MEMORY_ANNOTATION)
     if claim is not None:
         return _named_claim(claim, annotations, milli)
@@ -134,10 +223,10 @@ def read_ask(annotations: Mapping[str, str], spec: Object) -> PodAsk | None:
             f"annotation {MEMORY_ANNOTATION} and {_in_milli(milli)} exclude each other: keep one of the two; {OPT_OUT}"
         )
     if memory is None and not milli:
-        _refuse_loose_ends(annotations, spec)
+        _refuse_loose_ends(pod)
         return None
     count = count_of(annotations)
-    share = _share(milli, count, annotations, spec) if memory is None else Ask(count, 0, _memory(memory))
+    share = _share(milli, count, pod) if memory is None else Ask(count, 0, _memory(memory))
     return PodAsk(
         share=replace(share, compute=_compute(annotations)),
         pool=_name(POOL_ANNOTATION, annotations.get(POOL_ANNOTATION, DEFAULT_POOL), 40),
@@ -151,23 +240,23 @@ def read_ask(annotations: Mapping[str, str], spec: Object) -> PodAsk | None:
     )
 
 
-def _share(milli: int, count: int, annotations: Mapping[str, str], spec: Object) -> Ask:
+def _share(milli: int, count: int, pod: Pod) -> Ask:
     """Divides the thousandths of all containers among the GPUs. Without a count, 2000 are two whole GPUs."""
-    counted = COUNT_ANNOTATION in annotations
-    _check_milli(milli, count, counted, spec)
+    counted = COUNT_ANNOTATION in pod.annotations
+    _check_milli(milli, count, counted, pod)
     if not counted and milli > MILLI_PER_GPU:
         return Ask(milli // MILLI_PER_GPU)
     return Ask(count, milli // count)
 
 
-def _check_names(annotations: Mapping[str, str], spec: Object) -> None:
-    for key in annotations:
+def _check_names(pod: Pod) -> None:
+    for key in pod.annotations:
         if key.startswith(USER_PREFIX) and key not in USER_ANNOTATIONS:
             raise PodError(unknown("annotation", key, USER_ANNOTATIONS))
-    for container in containers(spec):
-        for name in (*limits(container), *requests(container)):
+    for container in pod.containers:
+        for name in (*container.limits, *container.requests):
             if name.startswith(RESOURCE_PREFIX) and name not in RESOURCES:
-                raise PodError(f"container {container.get('name')!r}: {unknown('resource', name, RESOURCES)}")
+                raise PodError(f"container {container.name!r}: {unknown('resource', name, RESOURCES)}")
 
 
 def _named_claim(claim: str, annotations: Mapping[str, str], milli: int) -> PodAsk:
@@ -184,9 +273,9 @@ def _named_claim(claim: str, annotations: Mapping[str, str], milli: int) -> PodA
     return PodAsk(claim=_name(CLAIM_ANNOTATION, claim, 253), offload=_offload(annotations))
 
 
-def _check_milli(milli: int, count: int, counted: bool, spec: Object) -> None:
+def _check_milli(milli: int, count: int, counted: bool, pod: Pod) -> None:
     if not counted and milli > MILLI_PER_GPU and milli % MILLI_PER_GPU:
-        parts = ", ".join(f"{c.get('name')} {format_milli(milli_of(c))}" for c in containers(spec) if milli_of(c))
+        parts = ", ".join(f"{c.name} {format_milli(milli_of(c))}" for c in pod.containers if milli_of(c))
         raise PodError(
             f"the containers ask for {format_milli(milli)} GPUs together ({parts}): a pod has part of one GPU or a "
             f"whole number of GPUs; change one of them, or add {COUNT_ANNOTATION} for the same part of several GPUs"
@@ -205,10 +294,10 @@ def _check_milli(milli: int, count: int, counted: bool, spec: Object) -> None:
         raise PodError(f"{format_milli(milli)} GPUs are more than a pod can have; ask for at most {MAX_GPUS}")
 
 
-def _refuse_loose_ends(annotations: Mapping[str, str], spec: Object) -> None:
+def _refuse_loose_ends(pod: Pod) -> None:
     """Raises PodError for settings of a share without an amount: such a pod would run without a GPU."""
-    loose = [f"annotation {key}" for key in USER_ANNOTATIONS if key in annotations]
-    loose += [f"{CLIENT} of container {c.get('name')!r}" for c in containers(spec) if CLIENT in limits(c)]
+    loose = [f"annotation {key}" for key in USER_ANNOTATIONS if key in pod.annotations]
+    loose += [f"{CLIENT} of container {c.name!r}" for c in pod.containers if CLIENT in c.limits]
     if loose:
         raise PodError(
             f"{loose[0]} says nothing about how much: add a limit such as {FRACTION}: 0.25 to a container, or "

@@ -63,6 +63,9 @@ class Ask:
     """A request for a share of `count` distinct GPUs, and its part of their time.
 
     On each GPU the share is either `milli_per_gpu` thousandths of the memory or `memory_bytes`.
+
+    >>> Ask(count=2, milli_per_gpu=250).total_milli
+    500
     """
 
     count: int = 1

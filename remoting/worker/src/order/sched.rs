@@ -47,6 +47,18 @@ struct Open<K> {
     waited_for_by: Vec<u64>,
 }
 
+/// Orders open commands by their keys.
+///
+/// ```
+/// use remotegpu_worker::order::sched::{Mode, Scheduler};
+///
+/// let mut scheduler = Scheduler::default();
+/// assert!(scheduler.open(1, vec![("stream", Mode::Exclusive)]));
+/// assert!(!scheduler.open(2, vec![("stream", Mode::Exclusive)]));
+/// assert!(scheduler.open(3, vec![("another stream", Mode::Exclusive)]));
+/// scheduler.finish(1);
+/// assert_eq!(scheduler.next_ready(), Some(2));
+/// ```
 #[derive(Debug)]
 pub struct Scheduler<K> {
     keys: HashMap<K, KeyState>,
