@@ -218,6 +218,7 @@ def test_the_operators_right_to_patch_pods_ends_at_gate_and_session(installed: A
 
 
 def the_operators_right_ends(server: ApiServer, manager: str) -> None:
+    server.kubectl("delete", "pods", "--all", "-n", "default", "--grace-period=0", "--force")
     runs = {"nodeName": "mine", "initContainers": [{"name": "i", "image": "i"}]}
     server.apply(gated_pod("waits", "default"), pod("runs", "default", **runs))
     operator = server.kubeconfig_of(NAMESPACE, "remotegpu-operator")
