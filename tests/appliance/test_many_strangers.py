@@ -40,8 +40,8 @@ SLOW_READERS, SLOW_CALLS = 100, 64
 RESETTERS = 2
 # Of each port, for connections that have proved nothing.
 PLACES = 256
-# MiB that they cost. 32 and 64 were asked for: docs/security.md says what the rest is.
-MOST_GATEWAY, MOST_APPLIANCE = 48, 192
+# MiB that they cost.
+MOST_GATEWAY, MOST_APPLIANCE = 32, 64
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_tenants_beside_a_rapid_reset(crowded: StandIn) -> None:
 
 
 def test_who_never_proves_anything_has_to_leave(appliance: StandIn) -> None:
-    """Both ports, in the middle of TLS or of HTTP/2: the control port waits 15 s, the data port 5 s."""
+    """Both ports, in the middle of TLS or of HTTP/2."""
     assert not appliance.client.inventory().leases, "a call that is permitted: the tests' own connection may stay"
     ports = [parse_endpoint(appliance.endpoint).port, appliance.client.hello().data_port]
     with Strangers(ports) as strangers:

@@ -58,6 +58,18 @@ pub fn confine(
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
+/// Returns what a program may read that has only `own` and libraries left to open: both, and of the root's entries those
+/// that lead to no hidden file. So a crowded folder with a hidden file in it needs no rule for each of its entries.
+#[must_use]
+pub fn libraries_and(own: &Path, hidden: &[PathBuf]) -> Vec<PathBuf> {
+    let hidden: Vec<_> = hidden.iter().map(|path| real(path)).collect();
+    let entries = Path::new("/").read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut open: Vec<_> = entries.filter(|path| !hidden.iter().any(|one| one.starts_with(real(path)))).collect();
+    open.extend(["/usr", "/lib", "/lib64", "/etc/ld.so.cache"].map(PathBuf::from));
+    open.push(own.to_owned());
+    open
+}
+
 /// The rights at each path, and beneath it. Each rule costs a start some microseconds, and a crowded folder with a hidden
 /// file in it needs as many as it has entries, so no path has two.
 fn allowed(readable: &[PathBuf], hidden: &[PathBuf], writable: Writable<'_>) -> BTreeMap<PathBuf, BitFlags<AccessFs>> {
@@ -131,6 +143,26 @@ mod tests {
         assert_eq!(there.len(), 99);
         assert!(there.iter().all(|(_, rights)| **rights == both));
         assert_eq!((rules[Path::new("/proc")], rules[Path::new("/proc/self")]), (read, both));
+    }
+
+    #[test]
+    fn who_needs_libraries_alone_has_few_rules_and_reads_nothing_beside_a_hidden_file() {
+        let root = std::env::temp_dir().join(format!("remotegpu-libraries-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("own")).expect("folder");
+        for number in 0..1000 {
+            std::fs::write(root.join(number.to_string()), "").expect("file");
+        }
+        let (own, hidden) = (root.join("own"), vec![root.join("7"), root.join("own/key")]);
+        std::fs::write(&hidden[1], "").expect("file");
+        std::fs::write(own.join("library"), "").expect("file");
+        let rules = allowed(&libraries_and(&own, &hidden), &hidden, Writable::Beneath(&["/proc/self".into()]));
+        let root = root.canonicalize().expect("root");
+        std::fs::remove_dir_all(&root).expect("removed");
+        let there: Vec<_> = rules.keys().filter(|path| path.starts_with(&root)).collect();
+        assert_eq!(there, [&root.join("own/library")]);
+        assert!(rules.len() < 100, "{} rules", rules.len());
+        assert!(!rules.keys().any(|path| root.starts_with(path)), "no rule covers a folder that leads there");
+        assert!(rules.contains_key(&real(Path::new("/usr"))));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use remotegpu_worker::session::{server, snapshot};
 use remotegpu_worker::turns::asking::Turns;
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +104,8 @@ fn run_session(path: &str, place: &Place) -> Result<(), String> {
     // The file is opened first, because the sandbox may make this process non-dumpable, and then the file can no longer
     // be opened.
     let pagemap = File::open(PAGEMAP);
-    sandbox::prepare(&place.hidden, place.writes, place.landlock)?;
+    let driver = Path::new(path).parent().unwrap_or(Path::new("/"));
+    sandbox::prepare(driver, &place.hidden, place.files, place.writes, place.landlock)?;
     // SAFETY: no other thread exists yet. Kernels are loaded when they are described, on a helper's thread, because
     // loading may wait for a running kernel. There are many hardware queues, because a stream that shares a queue with
     // a waiting stream waits too.

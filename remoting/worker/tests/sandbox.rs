@@ -118,8 +118,10 @@ fn attacker() {
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) }, 0);
         if sandbox != "None" {
             let writes = if sandbox == "Devices" { Writes::Devices } else { Writes::Anywhere };
-            sandbox::prepare(std::slice::from_ref(&secrets), writes, Landlock::Welcome).expect("prepared");
-            sandbox::enter(if sandbox == "Whole" { Files::Done } else { Files::Needed }).expect("entered");
+            let files = if sandbox == "Whole" { Files::Done } else { Files::Needed };
+            let hidden = std::slice::from_ref(&secrets);
+            sandbox::prepare(Path::new("/usr/lib"), hidden, files, writes, Landlock::Welcome).expect("prepared");
+            sandbox::enter(files).expect("entered");
             // SAFETY: shares nothing with a child that must not come to be; if it did, it would end at once.
             let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
             assert!(child < 0 && outcome(child) == ErrorKind::PermissionDenied.to_string(), "it can fork");

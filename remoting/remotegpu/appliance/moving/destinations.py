@@ -17,8 +17,8 @@ SECRET: Final = re.compile(r"[0-9a-f]{64}")
 # A DNS name or an address, as in a certificate (RFC 1035, 2.3.4). The address of a host may have a zone (RFC 4007).
 _NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,253}")
-# The size limit of the CA certificates.
-_MOST_CA: Final = 64 << 10
+# The size limit of the CA certificates. The gateway lets 64 KiB of a connection through before a call has proved it.
+_MOST_CA: Final = 48 << 10
 
 
 @dataclass(frozen=True, slots=True)

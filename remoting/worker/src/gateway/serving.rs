@@ -13,7 +13,7 @@ use super::events;
 use super::listen::{self, Port};
 use super::options::Options;
 use super::state::Gateway;
-use super::strangers::limits::{CALLERS, CONTROL_PATIENCE, PATIENCE, STRANGERS, TENANTS};
+use super::strangers::limits::{CALLERS, PATIENCE, STRANGERS, TENANTS};
 use super::strangers::probation::Door;
 use super::tls::Certificate;
 use crate::packets::GatewayEvent;
@@ -35,11 +35,11 @@ pub async fn run(options: Options, control: OwnedFd) -> io::Result<()> {
         events,
         tls,
         connections: Connections::new(options.control_socket)?,
-        acceptors: Door::new(CONTROL_PATIENCE, acceptors::ANY, acceptors::ANY),
+        acceptors: Door::new(PATIENCE, acceptors::ANY, acceptors::ANY),
         turns: OnceLock::new(),
     });
     let data_door = Door::new(PATIENCE, STRANGERS, TENANTS);
-    let control_door = Door::new(CONTROL_PATIENCE, STRANGERS, CALLERS);
+    let control_door = Door::new(PATIENCE, STRANGERS, CALLERS);
     if let Some(path) = options.data_socket {
         tokio::spawn(listen::accept_local(gateway.clone(), path, data_door.clone()));
     }

@@ -6,7 +6,7 @@
 use crate::guard::defences::{Defence, stands};
 use sandbox::calls::{self, Process};
 use sandbox::files::{self, Writable};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use sandbox::files::has_landlock;
 
@@ -60,19 +60,30 @@ pub enum Writes {
 /// keeps other sessions from accessing this process. The appliance keeps its access, because it counts the memory of
 /// the process. Without Landlock no process of its user has access.
 ///
+/// With `Files::Done` the process changes no files, and reads libraries only, those in the folder `driver` included, and
+/// what lies beneath folders of the root in which nothing is hidden.
+///
 /// # Errors
 /// Fails if the system refuses, or if Landlock is required and missing.
-pub fn prepare(hidden: &[PathBuf], writes: Writes, landlock: Landlock) -> Result<(), String> {
+pub fn prepare(
+    driver: &Path,
+    hidden: &[PathBuf],
+    files: Files,
+    writes: Writes,
+    landlock: Landlock,
+) -> Result<(), String> {
     if !stands(Defence::Sandbox) {
         return Ok(());
     }
     use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior};
     rustix::thread::set_no_new_privs(true).map_err(|e| e.to_string())?;
-    let writable = match writes {
-        Writes::Anywhere => Writable::AllButHidden,
-        Writes::Devices => Writable::Devices,
+    let own = ["/proc/self".into()];
+    let (readable, writable) = match (files, writes) {
+        (Files::Done, _) => (files::libraries_and(driver, hidden), Writable::Beneath(&own)),
+        (Files::Needed, Writes::Anywhere) => (vec!["/".into()], Writable::AllButHidden),
+        (Files::Needed, Writes::Devices) => (vec!["/".into()], Writable::Devices),
     };
-    let confined = files::confine(&["/".into()], hidden, writable, true).map_err(|e| e.to_string())?;
+    let confined = files::confine(&readable, hidden, writable, true).map_err(|e| e.to_string())?;
     if !confined || getrlimit(Resource::Core).current != Some(1) {
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| e.to_string())?;
     }

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
+use super::calls::FewCalls;
 use super::connections::Entry;
 use crate::gateway::opening::{Carrier, First, Refused, Stream, first};
 use crate::gateway::rewind::Rewind;
 use crate::gateway::state::Gateway;
-use crate::gateway::strangers::limits::CONTROL_RATION;
+use crate::gateway::strangers::limits::RATION;
 use crate::gateway::strangers::probation::Probation;
 use crate::gateway::strangers::ration::Rationed;
 
@@ -23,8 +24,7 @@ pub async fn serve(
     peer: SocketAddr,
     probation: &Arc<Probation>,
 ) -> Result<(), Refused> {
-    let ration = CONTROL_RATION;
-    let Some(First { head, carrier, stream, socket }) = first(gateway, tcp, ration, probation).await? else {
+    let Some(First { head, carrier, stream, socket }) = first(gateway, tcp, RATION, probation).await? else {
         return Ok(());
     };
     if carrier == Carrier::Frames {
@@ -32,7 +32,7 @@ pub async fn serve(
     }
     match stream {
         Stream::Plain(tcp) => {
-            let tcp = Rationed::new(tcp, ration, probation);
+            let tcp = Rationed::new(tcp, RATION, probation);
             pass_on(gateway, socket, Rewind::new(head, tcp), peer, probation).await
         }
         Stream::Tls(tls) => pass_on(gateway, socket, Rewind::new(head, tls), peer, probation).await,
@@ -49,5 +49,5 @@ pub async fn pass_on(
 ) -> Result<(), Refused> {
     let entry = Entry::new(&gateway.connections, probation);
     let service = gateway.connections.connect(entry.1, peer)?;
-    Ok(carrier::followed(socket, carrier::pump(stream, service)).await?)
+    Ok(carrier::followed(socket, carrier::pump(FewCalls::new(stream, probation), service)).await?)
 }

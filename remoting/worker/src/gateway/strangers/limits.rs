@@ -7,19 +7,20 @@ use std::time::Duration;
 /// for it.
 pub const STRANGERS: Most = Most { in_all: 256, of_peer: 64 };
 
-/// The time in which a data connection must send a valid preface.
+/// The time in which a connection must send what authenticates it: a valid preface, or a whole call.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The time in which a call must authenticate a control connection. The API server may have to be queried.
-pub const CONTROL_PATIENCE: Duration = Duration::from_secs(15);
+/// Limit on the time that the appliance has for a call that was sent in time, and the time that it then has to report
+/// that the call has authenticated the connection. The API server may have to be queried.
+pub const ANSWER: Duration = Duration::from_secs(10);
+pub const REPORT: Duration = Duration::from_secs(1);
 
-/// Limit on the bytes that are read from an unauthenticated data connection. A TLS handshake and a preface need less.
-/// Further bytes stay in the socket.
+/// Limit on the bytes that are read from an unauthenticated connection. A TLS handshake with a preface needs less, and
+/// so does one with a call that has an authority's certificates. Further bytes stay in the socket.
 pub const RATION: usize = 64 << 10;
 
-/// The same limit for a control connection. Its first call may contain an authority's certificates, which are up to 64
-/// KiB.
-pub const CONTROL_RATION: usize = 96 << 10;
+/// Limit on the open calls of an unauthenticated control connection. Further calls wait until these are answered.
+pub const MOST_CALLS: usize = 4;
 
 /// Limits on authenticated control connections. They are high, because many programs may run at one address.
 pub const CALLERS: Most = Most { in_all: 4096, of_peer: 1024 };

@@ -1,15 +1,17 @@
 //! Probation: the time in which a connection must be authenticated, and the place that it occupies.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::guard::defences::{Defence, stands};
 
 use super::crowd::{Crowd, peer_of};
+use super::limits::{ANSWER, REPORT};
 
 /// The connections of a port, in two groups: unauthenticated (strangers) and authenticated (known).
 #[derive(Debug)]
@@ -42,6 +44,9 @@ impl Door {
     }
 }
 
+/// The calls of a connection that are not answered, by their numbers, and whether each was sent as a whole.
+pub type Calls = BTreeMap<u32, bool>;
+
 /// A connection's place at a port. The place belongs to the strangers until the connection is authenticated.
 #[derive(Debug)]
 pub struct Probation {
@@ -50,6 +55,7 @@ pub struct Probation {
     deadline: Instant,
     leave: Arc<Notify>,
     passed: Notify,
+    calls: watch::Sender<Calls>,
     /// The number of the place, and whether the place belongs to the known connections.
     place: Mutex<(u64, bool)>,
 }
@@ -65,6 +71,7 @@ impl Probation {
             deadline,
             leave,
             passed: Notify::new(),
+            calls: watch::Sender::default(),
             place: Mutex::new((number, false)),
         })
     }
@@ -92,6 +99,22 @@ impl Probation {
         }
     }
 
+    /// Reads or changes the calls of the connection.
+    pub fn calls<T>(&self, change: impl FnOnce(&mut Calls) -> T) -> T {
+        let mut result = None;
+        self.calls.send_modify(|calls| result = Some(change(calls)));
+        result.expect("`send_modify` calls its argument once")
+    }
+
+    /// Waits until fewer than `most` calls are open, or the connection is authenticated.
+    pub async fn room(self: Arc<Self>, most: usize) {
+        let mut changes = self.calls.subscribe();
+        tokio::select! {
+            _ = changes.wait_for(|calls| calls.len() < most) => {}
+            () = self.clone().proved() => {}
+        }
+    }
+
     /// Waits until the connection has to end, and returns the reason: it was not authenticated in time, or there are
     /// too many connections.
     pub async fn over(&self) -> String {
@@ -103,6 +126,16 @@ impl Probation {
 
     async fn late(&self) {
         tokio::time::sleep_until(self.deadline).await;
+        // Calls that were sent in time are answered first. Later ones change nothing.
+        let mut changes = self.calls.subscribe();
+        let sent: Vec<u32> = changes.borrow().iter().filter(|(_, sent)| **sent).map(|(number, _)| *number).collect();
+        if !sent.is_empty() {
+            let answered = changes.wait_for(|calls| !sent.iter().any(|number| calls.contains_key(number)));
+            if tokio::time::timeout(ANSWER, answered).await.is_ok() {
+                // What a call has proved is reported by another channel than its answer.
+                tokio::time::sleep(REPORT).await;
+            }
+        }
         if self.is_known() {
             std::future::pending::<()>().await;
         }
