@@ -3,6 +3,7 @@ the first call holds. Prints "passed". Within SECONDS it says which call did not
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import sys
 import threading
@@ -79,19 +80,30 @@ def unregister():
 
 
 def window():
-    start()
+    """Copies of pageable memory wait behind a host function until no more of them can be under way."""
+    context = start()
     streams = [ok(cu.cuStreamCreate(1)) for _ in range(2)]
     array, device = mirrored(1024)
     target, source, opened = ok(cu.cuMemAlloc(8 * MIB)), np.ones(8 * MIB, np.uint8), threading.Event()
     call_on_host(streams[0], opened.wait)
-    for _ in range(40):
-        ok(cu.cuMemcpyHtoDAsync(target, source, source.nbytes, streams[0]))
-    array[:] = 3
-    ok(cu.cuMemsetD32Async(device, 4, 1, streams[1]))
-    ok(cu.cuStreamSynchronize(streams[1]))
-    opened.set()
+    copied = threading.Semaphore(0)
+
+    def copy():
+        ok(cu.cuCtxSetCurrent(context))
+        for _ in range(40):
+            ok(cu.cuMemcpyHtoDAsync(target, source, source.nbytes, streams[0]))
+            copied.release()
+
+    with at_the_same_time(copy):
+        for _ in range(31):
+            assert copied.acquire(timeout=SECONDS)
+        for value in range(100):
+            array[:] = value
+            ok(cu.cuMemsetD32Async(device, value + 1, 1, streams[1]))
+            ok(cu.cuStreamSynchronize(streams[1]))
+            assert (array[0], array[1]) == (value + 1, value)
+        opened.set()
     ok(cu.cuCtxSynchronize())
-    assert (array[0], array[1]) == (4, 3)
 
 
 def location(ordinal):
@@ -152,6 +164,7 @@ def mapping():
 
 def give_up():
     print(f"after {SECONDS} s: {HOLDS[sys.argv[1]]}", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback()
     os._exit(1)
 
 
