@@ -14,7 +14,7 @@ RUST_SOURCES := $(shell find remoting tools/bench tools/recorder -name '*.rs' -o
 
 OFFLOAD_SOURCES := $(shell find remoting/remotegpu/__init__.py remoting/remotegpu/paths.py remoting/remotegpu/api remoting/remotegpu/offload offload/remotegpu_offload -name '*.py' -o -name '*.json')
 
-.PHONY: help help-all set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-longer test-rust test-python test-api test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving test-null-sglang llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors test-mirror-rules headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
+.PHONY: help help-all set-up build demo demo-survive demo-offload cluster cluster-down cluster-programs images demo-kubernetes test test-longer test-rust test-python test-api test-torch-smoke test-shard test-decoders test-decoders-longer test-everything test-e2e test-e2e-all test-all test-frameworks test-null-frameworks test-null-serving shard-serving-null null-serving test-null-sglang llama-cpp test-serving-values torch-bed demo-torch cost-torch test-order test-mirrors test-lock-order test-mirror-rules headers libraries undefended sanitize sanitize-address sanitize-thread release-fixture prometheus chromium chaos test-gpu test-gpu-frameworks record-gpu release symbols system-tools lint prose docs pictures bench bench-all bench-check bench-kubernetes bench-serving fuzz generate calls clean
 
 # What a person needs first; `make help-all` shows the rest.
 MAIN := build demo demo-torch demo-kubernetes test test-longer test-e2e test-all lint generate docs bench clean
@@ -212,7 +212,19 @@ test-torch-smoke: build target/frameworks/.installed ## Core's tests of torch: o
 
 # A person's `make test-all`, and nothing that CI runs: pods come and go for half an hour, and faults for a quarter.
 test-everything: export REMOTEGPU_CHURN_MINUTES ?= 30
-test-everything: export REMOTEGPU_CHAOS_SECONDS ?= 900
+test-everything: export REMOTEGPU_LOCK_ORDER_PROGRAMS ?= 100
+LOCK_ORDER_TESTS := $(addprefix tests/remoting/test_,locks.py peers.py random_mirrors.py two_appliances.py)
+
+test-lock-order: build ## Tests of sharing on a client that asserts the order of its locks (remoting/client/src/locks.rs), and its own tests: some 15 minutes
+	@echo "==> A client that asserts the order of its locks"
+	@cargo test --release --locked --quiet -p remotegpu-client --features lock-order
+	@cargo build --release --locked --quiet -p remotegpu-client --features lock-order
+	@rm -rf target/lock-order; cp -al target/dist target/lock-order
+	@cp target/release/libremotegpu_client.so target/lock-order/client/new; mv target/lock-order/client/new target/lock-order/client/libcuda.so.1
+	@REMOTEGPU_DIST=$(CURDIR)/target/lock-order REMOTEGPU_MIRROR_PROGRAMS=$(LOCK_ORDER_PROGRAMS) $(PYTHON) -m pytest -q $(BOTH) $(LOCK_ORDER_TESTS)
+	@REMOTEGPU_DIST=$(CURDIR)/target/lock-order $(PYTHON) -m pytest -q $(BOTH) --part core tests/remoting
+
+CHAOS_SECONDS ?= 900
 test-everything: build target/undefended/.built target/portable/.built release-fixture llama-cpp torch-bed headers system-tools cluster-programs
 	@$(LIBRARIES) install
 	@echo "==> Python and program tests: core and every shard"
@@ -223,7 +235,7 @@ test-everything: build target/undefended/.built target/portable/.built release-f
 test-all: .venv/.installed ## Every test that needs no GPU: hours, and 30 GB of wheels; run again, it leaves out the parts that passed on these files
 	@tree=$$($(SHARD) --tree); $(MAKE) --no-print-directory $(ALL_PARTS:%=target/test-all/$$tree/%.passed)
 
-ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-null-serving test-null-sglang test-serving-values test-order test-mirrors test-mirror-rules sanitize-address sanitize-thread
+ALL_PARTS := lint test-rust test-everything test-decoders-longer test-e2e-all test-frameworks test-null-frameworks test-null-serving test-null-sglang test-serving-values test-order test-mirrors test-lock-order test-mirror-rules sanitize-address sanitize-thread
 
 # Fewer programs than `make test-order`, which takes an hour by itself.
 target/test-all/%/test-order.passed: export ORDER_PROGRAMS = 1000

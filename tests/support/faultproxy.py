@@ -105,6 +105,8 @@ class _Faults:
     damage: _Damage = field(default_factory=_Damage)
     # For the next connection.
     next_damage: _Damage = field(default_factory=_Damage)
+    # The bytes that replace others in each direction, once, where both come in one piece.
+    replaced: dict[Way, tuple[bytes, bytes]] = field(default_factory=dict)
     refuses: bool = False
     # The number of bytes of a new connection, both ways together, before it is reset; 0: no limit.
     carries: int = 0
@@ -123,6 +125,13 @@ class _Faults:
             size = self.chance.randint(1, most)
             yield data[at : at + size]
             at += size
+
+    def with_replaced(self, way: Way, data: bytes) -> bytes:
+        old, new = self.replaced.get(way, (b"", b""))
+        if not old or old not in data:
+            return data
+        del self.replaced[way]
+        return data.replace(old, new, 1)
 
     def due(self, way: Way, count: int, now: float) -> float:
         """Returns the arrival time of a piece that comes now, without regard to earlier pieces of its connection."""
@@ -222,6 +231,10 @@ class FaultProxy:
     def go_on(self) -> None:
         """Reads again after `stand_still`."""
         self._do(self._moves.set)
+
+    def replace_once(self, way: Way, old: bytes, new: bytes) -> None:
+        """Replaces the first `old` that comes in one piece by `new`, which has as many bytes."""
+        self._faults.replaced[way] = (old, new)
 
     def damage(self, way: Way, after_bytes: int = 0) -> None:
         """Flips one bit of the byte after the next `after_bytes` bytes of all connections."""
@@ -354,6 +367,7 @@ class FaultProxy:
                 data = left.take(await reader.read(_READ_BYTES))
                 self._tap(data)
                 data = damage.damaged(way, self._faults.damage.damaged(way, data))
+                data = self._faults.with_replaced(way, data)
                 for piece in self._faults.pieces(way, data):
                     last = max(last, self._faults.due(way, len(piece), self._loop.time()))
                     await pieces.put((last, piece))

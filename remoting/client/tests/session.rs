@@ -3,8 +3,8 @@
 mod worker;
 
 use protocol::{
-    Callback, CallbackDone, Consumed, ContextSynchronize, CopyToDevice, CopyToDeviceLate, CopyToHost, Ending,
-    EventDone, Extent, Fenced, Gate, GateOpen, HEADER_BYTES, Header, HostBytes, HostFunction, Launch, Message,
+    BULK_CHUNK, Callback, CallbackDone, Consumed, ContextSynchronize, CopyToDevice, CopyToDeviceLate, CopyToHost,
+    Ending, EventDone, Extent, Fenced, Gate, GateOpen, HEADER_BYTES, Header, HostBytes, HostFunction, Launch, Message,
     NeedBytes, Reply, SEND_WINDOW, StreamSynchronize, SupplyBytes, SupplyCancel, UNCOUNTED, Writer,
 };
 use remotegpu_client::session::{DeviceBox, HostBox, PeerSource, Progress, Session};
@@ -323,7 +323,8 @@ fn captured_bytes_may_change_after_the_call() {
 #[test]
 fn the_window_holds_back_what_the_worker_has_no_room_for() {
     let (session, mut worker) = start();
-    let len = SEND_WINDOW + 1;
+    const WINDOW: u64 = SEND_WINDOW - BULK_CHUNK as u64;
+    let len = WINDOW + 1;
     let source = vec![3u8; len as usize];
     let from = HostBox::linear(source.as_ptr().expose_provenance(), len);
     let (sender, copied) = mpsc::channel();
@@ -331,7 +332,7 @@ fn the_window_holds_back_what_the_worker_has_no_room_for() {
         let session = &session;
         scope.spawn(move || sender.send(session.copy_to_device(1, &device(len), &from, true)));
         let mut got = 0;
-        while got < SEND_WINDOW {
+        while got < WINDOW {
             got += worker.expect::<CopyToDevice>().2.len() as u64;
         }
         assert!(copied.try_recv().is_err(), "the last byte has no room");
@@ -497,4 +498,73 @@ fn what_is_no_frame_ends_the_session() {
         worker.socket.write_all(&garbage).expect("written");
         assert_eq!(session.call(0, &StreamSynchronize { launches: UNCOUNTED }).map(drop), Err(EXTERNAL_DEVICE));
     }
+}
+
+/// Asks on a thread of its own. The answer comes within 10 s, or the thread waits for a reader that there is not.
+fn asked(session: &Arc<Session>) -> mpsc::Receiver<Result<u32, u32>> {
+    let (sender, answered) = mpsc::channel();
+    let session = Arc::clone(session);
+    let sync = ContextSynchronize { context: 1, launches: UNCOUNTED };
+    thread::spawn(move || sender.send(session.call(0, &sync).map(|reply| reply.code)));
+    answered
+}
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_fault_in_the_reader_ends_the_session_and_nobody_waits_for_it() {
+    let (session, mut worker) = start();
+    session.call_then(0, &StreamSynchronize { launches: UNCOUNTED }, Box::new(|_| panic!("wrong on purpose")));
+    let (first, ..) = worker.expect::<StreamSynchronize>();
+    let waiting: Vec<_> = (0..3).map(|_| asked(&session)).collect();
+    waiting.iter().for_each(|_| drop(worker.expect::<ContextSynchronize>()));
+    reply(&mut worker, first.seq, 0);
+    for answered in waiting {
+        let answered = answered.recv_timeout(LIMIT).expect("the role of the reader (`Lead`) stays taken");
+        assert_eq!(answered, Err(EXTERNAL_DEVICE));
+    }
+    assert_eq!(session.check(), Err(EXTERNAL_DEVICE), "and so does each later call");
+}
+
+#[test]
+fn a_fault_in_the_reader_ends_the_session_although_nobody_waits() {
+    let (session, mut worker) = start();
+    session.call_then(0, &StreamSynchronize { launches: UNCOUNTED }, Box::new(|_| panic!("wrong on purpose")));
+    let (told, others) = mpsc::channel();
+    let other = move |code| told.send(code).expect("the test waits");
+    session.call_then(0, &StreamSynchronize { launches: UNCOUNTED }, Box::new(other));
+    let (first, ..) = worker.expect::<StreamSynchronize>();
+    reply(&mut worker, first.seq, 0);
+    assert_eq!(others.recv_timeout(LIMIT), Ok(EXTERNAL_DEVICE), "the others know that no answer comes");
+    assert_eq!(asked(&session).recv_timeout(LIMIT), Ok(Err(EXTERNAL_DEVICE)));
+}
+
+#[test]
+fn a_fault_in_a_thread_of_the_session_ends_it() {
+    for posts in [Session::post_callback, Session::post_wait] {
+        let (session, mut worker) = start();
+        posts(&session, 7, Box::new(|_| panic!("wrong on purpose"))).expect("posted");
+        let answered = asked(&session);
+        let (_, HostFunction { token }, _) = worker.expect::<HostFunction>();
+        worker.expect::<ContextSynchronize>();
+        worker.push(0, &Callback { token }, &[]);
+        let answered = answered.recv_timeout(LIMIT).expect("the stream waits for the host function for ever");
+        assert_eq!(answered, Err(EXTERNAL_DEVICE));
+    }
+}
+
+#[test]
+fn the_library_can_send_however_much_of_the_program_waits_for_its_streams() {
+    let (session, mut worker) = start();
+    let player = thread::spawn(move || while worker.next().is_some() {});
+    // What a stream does not reach is never released.
+    while session.has_window(BULK_CHUNK as u64) {
+        session.reserve_window(BULK_CHUNK as u64).expect("reserved");
+    }
+    let (sender, sent) = mpsc::channel();
+    let own = Arc::clone(&session);
+    thread::spawn(move || sender.send(own.reserve_window_of_library(BULK_CHUNK as u64)));
+    sent.recv_timeout(LIMIT).expect("a mirror waits for the program's streams under the lock `Mirror`").expect("room");
+    drop(session);
+    drop(player);
 }

@@ -9,7 +9,6 @@ use crate::devices::{self, Access};
 use crate::exports;
 use crate::graphs::graph::GRAPHS;
 use crate::memory::{mapped, taken};
-use crate::session::lock;
 use driverapi::constants::{CU_CTX_FLAGS_MASK, CU_CTX_SCHED_MASK};
 use driverapi::errors::*;
 use driverapi::types::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam};
@@ -136,7 +135,7 @@ exports! {
         if live.id == peer.id {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
-        let mut peers = lock(&live.peers);
+        let mut peers = live.peers.lock();
         if peers.contains_key(&peer.id) {
             return Err(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
         }
@@ -146,7 +145,7 @@ exports! {
 
     fn cuCtxDisablePeerAccess(context: CUcontext) {
         let (live, peer) = (context::current()?, context::get(context)?.live()?);
-        let access = lock(&live.peers).remove(&peer.id).ok_or(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)?;
+        let access = live.peers.lock().remove(&peer.id).ok_or(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)?;
         live.synchronise()?;
         access.end()
     }

@@ -51,11 +51,11 @@ stream_exports! {
 
 exports! {
     fn cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice) {
-        write(pool, without_provenance_mut(pool::of_device(devices::get(device)?).default.handle))
+        write(pool, without_provenance_mut(pool::of_device(devices::get(device)?)?.default.handle))
     }
 
     fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice) {
-        write(pool, without_provenance_mut(lock(&pool::of_device(devices::get(device)?).current).handle))
+        write(pool, without_provenance_mut(lock(&pool::of_device(devices::get(device)?)?.current).handle))
     }
 
     fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) {
@@ -63,7 +63,7 @@ exports! {
         if pool.ordinal != device.ordinal {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        *lock(&pool::of_device(device).current) = pool;
+        *lock(&pool::of_device(device)?.current) = pool;
         Ok(())
     }
 
@@ -72,18 +72,18 @@ exports! {
         if pool.ordinal != device.ordinal {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        *lock(&pool::of_device(device).current) = pool;
+        *lock(&pool::of_device(device)?.current) = pool;
         Ok(())
     }
 
     fn cuMemGetDefaultMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_uint) {
         let device = pool_device(input(location)?, kind)?;
-        write(pool, without_provenance_mut(pool::of_device(device).default.handle))
+        write(pool, without_provenance_mut(pool::of_device(device)?.default.handle))
     }
 
     fn cuMemGetMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_uint) {
         let device = pool_device(input(location)?, kind)?;
-        write(pool, without_provenance_mut(lock(&pool::of_device(device).current).handle))
+        write(pool, without_provenance_mut(lock(&pool::of_device(device)?.current).handle))
     }
 
     fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) {
@@ -134,7 +134,7 @@ exports! {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let ordinal = devices::get(location.id)?.ordinal;
-        let allowed = ordinal == pool.ordinal || lock(&pool.readers).contains_key(&ordinal);
+        let allowed = ordinal == pool.ordinal || pool.readers.lock().contains_key(&ordinal);
         write(flags, if allowed { CU_MEM_ACCESS_FLAGS_PROT_READWRITE } else { CU_MEM_ACCESS_FLAGS_PROT_NONE })
     }
 
@@ -225,7 +225,10 @@ unsafe fn allocate(
         return unsafe { write(to, address) };
     }
     let device = target.live.device;
-    let pool = pool.unwrap_or_else(|| Arc::clone(&lock(&pool::of_device(device).current)));
+    let pool = match pool {
+        Some(pool) => pool,
+        None => Arc::clone(&lock(&pool::of_device(device)?.current)),
+    };
     if pool.ordinal != device.ordinal {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }

@@ -64,11 +64,13 @@ pub struct Live {
     pub answers: Answers,
     pub taken: Taken,
     /// The contexts whose devices' memory this context may access.
-    pub peers: Mutex<HashMap<u64, Access>>,
+    pub peers: Ordered<HashMap<u64, Access>>,
     /// Streams of the library that nothing uses at the moment.
     pub spare_streams: Mutex<Vec<u64>>,
     /// The functions to call when the context is destroyed, one for each kind of object in the context.
     ends: Mutex<Vec<End>>,
+    /// The first error of these functions, or 0. The call that destroys the context returns it.
+    ended: AtomicU32,
 }
 
 /// The last copy whose call has returned although the copy may still run. The program considers it complete, so streams
@@ -90,6 +92,11 @@ impl Live {
         if !ends.iter().any(|known| std::ptr::fn_addr_eq(*known, end)) {
             ends.push(end);
         }
+    }
+
+    /// Notes the error of a function that [`Live::at_end`] registered.
+    pub fn note_end(&self, ended: Result<(), Code>) {
+        let _ = self.ended.compare_exchange(0, ended.err().unwrap_or(0), SeqCst, SeqCst);
     }
 
     /// Returns whether all work that could use device memory has completed.
@@ -269,11 +276,12 @@ impl Context {
             legacy_stream,
             synchronised,
             copies: CopyMark::default(),
-            peers: Mutex::default(),
+            peers: Ordered::new(Rank::Peers, HashMap::new()),
             spare_streams: Mutex::default(),
             answers: Answers::default(),
             taken: Taken::default(),
             ends: Mutex::default(),
+            ended: AtomicU32::new(0),
         };
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(live));
         Ok(())
@@ -294,7 +302,11 @@ impl Context {
         let limits = std::mem::take(&mut *lock(&live.taken.limits));
         let modules = std::mem::take(&mut *lock(&live.taken.modules));
         live.device.memory.put_back_after(&live, limits.into_values().sum::<u64>() + modules, destroyed, true);
-        live.device.memory.give_back_context(&live)
+        live.device.memory.give_back_context(&live)?;
+        match live.ended.load(SeqCst) {
+            0 => Ok(()),
+            code => Err(code),
+        }
     }
 }
 

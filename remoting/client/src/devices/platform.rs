@@ -7,7 +7,7 @@ use crate::Code;
 use crate::connect::{self, ConnectError, DeviceInfo, ErrorKind, Hello, Patience, SessionTicket, Share};
 use crate::locks::{Ordered, Rank};
 use crate::program::{log, process, stats, sys};
-use crate::session::{Opening, Reconnect, Retry, Session, lock, wanted_stripes};
+use crate::session::{Opening, Reason, Reconnect, Retry, Session, lock, wanted_stripes};
 use driverapi::attributes::*;
 use driverapi::errors::*;
 use driverapi::settings;
@@ -49,7 +49,8 @@ pub struct Device {
 pub struct Access {
     session: Arc<Session>,
     device: &'static Device,
-    peer: &'static Device,
+    /// Dropped without withdrawing the access, because kernels may still run when a context ends.
+    reason: Reason,
 }
 
 struct Platform {
@@ -250,14 +251,10 @@ impl Access {
             return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
         }
         let session = device.session()?;
-        let mut reached = session.reached.lock();
-        let reasons = reached.entry((device.index, peer.index)).or_insert(0);
-        if *reasons == 0 {
-            session.post(0, &PeerAccess { device: device.index, peer: peer.index, allowed: true })?;
-        }
-        *reasons += 1;
-        drop(reached);
-        Ok(Access { session, device, peer })
+        let (device_index, peer) = (device.index, peer.index);
+        let allow = || session.post(0, &PeerAccess { device: device_index, peer, allowed: true }).map(drop);
+        let reason = session.reached.add((device_index, peer), allow)?;
+        Ok(Access { session, device, reason })
     }
 
     /// Returns the device that may access the other device's memory.
@@ -275,25 +272,9 @@ impl Access {
         {
             live.synchronise()?;
         }
-        let reached = self.session.reached.lock();
-        let (device, peer) = self.pair();
-        match reached.get(&(device, peer)) {
-            Some(1) => self.session.post(0, &PeerAccess { device, peer, allowed: false }).map(drop),
-            _ => Ok(()),
-        }
-    }
-
-    fn pair(&self) -> (u32, u32) {
-        (self.device.index, self.peer.index)
-    }
-}
-
-impl Drop for Access {
-    /// Removes the reason without withdrawing the access, because kernels may still run when a context ends.
-    fn drop(&mut self) {
-        if let Some(reasons) = self.session.reached.lock().get_mut(&self.pair()) {
-            *reasons -= 1;
-        }
+        let Access { session, reason, .. } = self;
+        let withdraw = |(device, peer)| session.post(0, &PeerAccess { device, peer, allowed: false }).map(drop);
+        session.reached.end(reason, withdraw)
     }
 }
 

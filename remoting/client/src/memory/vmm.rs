@@ -486,8 +486,22 @@ fn covered(space: &Space, address: u64, size: u64) -> Result<Vec<u64>, Code> {
 /// `CUDA_ERROR_INVALID_VALUE` if the range does not consist of whole mappings, or if the program would access device
 /// memory. `CUDA_ERROR_INVALID_DEVICE` for a device that cannot access the memory.
 pub fn set_access(address: u64, size: u64, device: Option<&'static Device>, accessible: bool) -> Result<(), Code> {
-    let mut space = SPACE.lock();
-    let starts = covered(&space, address, size)?;
+    let mut ended = Vec::new();
+    let given = set_access_in(&mut SPACE.lock(), address, size, device, accessible, &mut ended);
+    // The end of an access waits for work, and other threads need the lock for each address.
+    ended.into_iter().map(Access::end).fold(given, Result::and)
+}
+
+/// Like [`set_access`], under the lock. `ended` gets the accesses that are to be ended.
+fn set_access_in(
+    space: &mut Space,
+    address: u64,
+    size: u64,
+    device: Option<&'static Device>,
+    accessible: bool,
+    ended: &mut Vec<Access>,
+) -> Result<(), Code> {
+    let starts = covered(space, address, size)?;
     if device.is_none() && starts.iter().any(|start| space.mappings[start].allocation.pages.is_none()) {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -504,7 +518,7 @@ pub fn set_access(address: u64, size: u64, device: Option<&'static Device>, acce
         if owner.ordinal == device.ordinal {
             mapping.accessible = accessible;
         } else if !accessible {
-            mapping.readers.remove(&device.ordinal).map_or(Ok(()), Access::end)?;
+            ended.extend(mapping.readers.remove(&device.ordinal));
         } else if let Entry::Vacant(reader) = mapping.readers.entry(device.ordinal) {
             reader.insert(Access::new(device, owner).map_err(unreachable_device)?);
         }

@@ -3,13 +3,14 @@
 use crate::Code;
 use crate::devices::handles::{Kind, Table};
 use crate::devices::{self, Access, Device, unreachable_device};
+use crate::locks::{Ordered, Rank};
 use crate::program::process;
 use crate::session::{lock, mint};
 use driverapi::errors::*;
 use driverapi::types::CUmemoryPool;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 static POOLS: Table<Pool> = Table::new(Kind::Pool);
 
@@ -33,7 +34,7 @@ pub struct Pool {
     pub max_size: u64,
     pub settings: Mutex<Settings>,
     /// The other devices that may access the pool's memory, by ordinal.
-    pub readers: Mutex<BTreeMap<i32, Access>>,
+    pub readers: Ordered<BTreeMap<i32, Access>>,
 }
 
 impl Pool {
@@ -46,8 +47,10 @@ impl Pool {
             highest_used: 0,
             highest_reserved: 0,
         };
-        let (id, settings, readers) = (mint(), Mutex::new(settings), Mutex::default());
-        POOLS.insert(|handle| Arc::new(Pool { handle, id, ordinal, is_default, max_size, settings, readers }))
+        let (id, settings) = (mint(), Mutex::new(settings));
+        let readers = || Ordered::new(Rank::Readers, BTreeMap::new());
+        POOLS
+            .insert(|handle| Arc::new(Pool { handle, id, ordinal, is_default, max_size, settings, readers: readers() }))
     }
 
     /// Returns the device of the pool.
@@ -63,7 +66,7 @@ impl Pool {
     /// # Errors
     /// `CUDA_ERROR_INVALID_DEVICE` if the device cannot access memory of the pool's device.
     pub fn allow(&self, device: &'static Device) -> Result<(), Code> {
-        if let Entry::Vacant(reader) = lock(&self.readers).entry(device.ordinal) {
+        if let Entry::Vacant(reader) = self.readers.lock().entry(device.ordinal) {
             reader.insert(Access::new(device, self.device()?).map_err(unreachable_device)?);
         }
         Ok(())
@@ -74,7 +77,9 @@ impl Pool {
     /// # Errors
     /// The code of failed work.
     pub fn forbid(&self, device: &Device) -> Result<(), Code> {
-        lock(&self.readers).remove(&device.ordinal).map_or(Ok(()), Access::end)
+        // The lock is released at the end of this statement: the end of an access waits for work.
+        let access = self.readers.lock().remove(&device.ordinal);
+        access.map_or(Ok(()), Access::end)
     }
 
     /// Returns the number of bytes that the program has allocated from the pool. The pool reserves exactly these bytes.
@@ -109,16 +114,32 @@ pub struct OfDevice {
     pub current: Mutex<Arc<Pool>>,
 }
 
-/// Returns the default and the current pool of a device.
-pub fn of_device(device: &Device) -> Arc<OfDevice> {
-    static ALL: Mutex<BTreeMap<i32, Arc<OfDevice>>> = Mutex::new(BTreeMap::new());
-    let mut all = lock(&ALL);
-    let of_device = all.entry(device.ordinal).or_insert_with(|| {
-        let default = Pool::new(device.ordinal, true, 0).expect("the table has room for the devices");
+/// Returns the default and the current pool of a device. Makes them at the first call.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY` if there are too many pools, or `CUDA_ERROR_NOT_INITIALIZED`.
+pub fn of_device(device: &Device) -> Result<&'static OfDevice, Code> {
+    static ALL: OnceLock<Vec<OnceLock<OfDevice>>> = OnceLock::new();
+    let devices = devices::all()?.len();
+    let all = ALL.get_or_init(|| (0..devices).map(|_| OnceLock::new()).collect());
+    let make = || {
+        let default = Pool::new(device.ordinal, true, 0)?;
         let current = Mutex::new(Arc::clone(&default));
-        Arc::new(OfDevice { default, current })
-    });
-    Arc::clone(of_device)
+        Some(OfDevice { default, current })
+    };
+    usize::try_from(device.ordinal).ok().and_then(|place| once(all.get(place)?, make)).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// Returns the value of a slot. If it has none, `make` makes it, on one thread at a time. Returns `None` if `make` does.
+fn once<T>(slot: &OnceLock<T>, make: impl FnOnce() -> Option<T>) -> Option<&T> {
+    static MAKING: Mutex<()> = Mutex::new(());
+    if slot.get().is_none() {
+        let _making = lock(&MAKING);
+        if slot.get().is_none() {
+            let _ = slot.set(make()?);
+        }
+    }
+    slot.get()
 }
 
 /// Creates a pool. `max_size` is its limit in bytes, or 0 for none.
@@ -153,11 +174,25 @@ pub fn destroy(handle: CUmemoryPool) -> Result<(), Code> {
     if pool.is_default {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let of_device = of_device(pool.device()?);
+    let of_device = of_device(pool.device()?)?;
     let mut current = lock(&of_device.current);
     if current.id == pool.id {
         *current = Arc::clone(&of_device.default);
     }
     POOLS.remove(handle.addr());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::once;
+    use std::sync::OnceLock;
+
+    #[test]
+    fn a_full_table_is_no_value_and_the_next_call_tries_again() {
+        let slot = OnceLock::new();
+        assert_eq!(once(&slot, || None), None);
+        assert_eq!(once(&slot, || Some(1)), Some(&1));
+        assert_eq!(once(&slot, || panic!("it is made once")), Some(&1));
+    }
 }

@@ -32,10 +32,14 @@ impl Session {
     /// # Errors
     /// The session's sticky error.
     pub fn post_gate(self: &Arc<Self>, stream_id: u64) -> Result<StreamGate, Code> {
-        self.jobs.start(self)?;
+        self.start_jobs()?;
         let token = mint();
         self.post(stream_id, &Gate { token })?;
         Ok(StreamGate { session: Arc::clone(self), token })
+    }
+
+    pub(super) fn start_jobs(self: &Arc<Self>) -> Result<(), Code> {
+        self.jobs.start(self, |session, job| session.guarded("remotegpu-jobs", || job(session)))
     }
 
     /// Sends a command and calls `then` once with the code of the answer. If the session is lost, `then` gets an error.
@@ -52,8 +56,8 @@ impl Session {
     /// # Errors
     /// The sticky error of this session, or `CUDA_ERROR_OUT_OF_MEMORY` if no thread can be started.
     pub fn copy_from_peer(self: &Arc<Self>, stream_id: u64, to: &DeviceBox, from: PeerSource) -> Result<(), Code> {
-        self.jobs.start(self)?;
-        from.session.jobs.start(&from.session)?;
+        self.start_jobs()?;
+        from.session.start_jobs()?;
         let message = CopyToDeviceLate { context: to.context, address: to.address, extent: to.extent.clone() };
         let source = Source::Peer(Arc::new(from), Arc::clone(self));
         self.append(

@@ -80,7 +80,7 @@ impl Session {
             for token in receiver {
                 let Some((kind, call)) = lock(&session.callbacks.calls).remove(&token) else { continue };
                 let own = Arc::clone(&session);
-                let run = move || own.run_call(token, kind, call);
+                let run = move || own.guarded("remotegpu-call", || own.run_call(token, kind, call));
                 match kind {
                     Kind::Function => run(),
                     Kind::Wait => start("remotegpu-wait", run).unwrap_or_else(|code| {

@@ -5,6 +5,7 @@ use super::pending::{Pending, Waiter};
 use super::state::{Progress, Session};
 use super::{Known, Reply, Slot, lock};
 use crate::Code;
+use crate::locks::{Wait, assert_may_wait};
 use crate::program::{stats, sys};
 use driverapi::errors::CUDA_ERROR_UNKNOWN;
 use driverapi::rules::{Rule, kept};
@@ -29,6 +30,7 @@ impl Session {
     /// # Errors
     /// The code of failed work, or of an earlier failed copy that no call waited for.
     pub fn synchronise<M: Message>(&self, stream_id: u64, message: &M) -> Result<(), Code> {
+        assert_may_wait(Wait::Work);
         let reply = self.call(stream_id, message)?;
         self.synchronised(&reply)
     }
@@ -50,6 +52,7 @@ impl Session {
         stream_id: u64,
         meanwhile: impl FnOnce() -> Result<(), Code>,
     ) -> Result<(), Code> {
+        assert_may_wait(Wait::Work);
         let before = self.last_command();
         let slot = self.ask(StreamSynchronize::CODE, stream_id, |w| {
             w.put(&StreamSynchronize { launches: self.launches.load(SeqCst) });
@@ -92,6 +95,7 @@ impl Session {
     /// # Errors
     /// Those of [`Session::synchronise`].
     pub fn synchronise_context(&self, context: u64) -> Result<(), Code> {
+        assert_may_wait(Wait::Work);
         let reply = self.call_frame(ContextSynchronize::CODE, 0, |w| {
             w.put(&ContextSynchronize { context, launches: self.launches.load(SeqCst) });
         })?;
@@ -143,9 +147,9 @@ impl Session {
     /// # Errors
     /// The session's error, if the session is lost first.
     pub fn wait(&self, slot: &Arc<Slot>) -> Result<Reply, Code> {
+        assert_may_wait(Wait::Answer);
         while self.lead.enter(slot, || self.is_lost(), || self.watch.disarm()) == Turn::Read {
-            self.read_until(|| slot.is_finished());
-            self.lead.leave(|| self.watch.arm());
+            self.lead_while(|| self.read_until(|| slot.is_finished()));
         }
         slot.reply().ok_or_else(|| self.check().err().unwrap_or(CUDA_ERROR_UNKNOWN))
     }
@@ -169,11 +173,12 @@ impl Session {
     /// another thread reads.
     pub fn poll(&self, patience: Duration) {
         if self.lead.try_enter(|| self.watch.disarm()) {
-            if !patience.is_zero() {
-                sys::wait_until_readable(self.fd(), patience);
-            }
-            self.read_available();
-            self.lead.leave(|| self.watch.arm());
+            self.lead_while(|| {
+                if !patience.is_zero() {
+                    sys::wait_until_readable(self.fd(), patience);
+                }
+                self.read_available();
+            });
         }
     }
 

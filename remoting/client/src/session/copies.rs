@@ -3,6 +3,7 @@
 use super::pending::{Pending, Source, Waiter};
 use super::{DeviceBox, HostBox, Known, Session, Slot, lock};
 use crate::Code;
+use crate::locks::{Wait, assert_may_wait};
 use crate::program::stats;
 use protocol::{
     BULK_CHUNK, CopyToDevice, CopyToDeviceLate, CopyToDeviceShared, CopyToHost, CopyToHostShared, Message, NeedBytes,
@@ -10,6 +11,10 @@ use protocol::{
 };
 use std::borrow::Cow;
 use std::sync::Arc;
+
+/// The maximum number of outstanding bytes at which a copy of the program may be sent. The worker releases the bytes of
+/// the program's copies when their streams reach them, so the rest of the window is for the library's own streams.
+const PROGRAM_WINDOW: u64 = SEND_WINDOW - BULK_CHUNK as u64;
 
 /// Returns `len` packed bytes from `offset` on. Borrows them if they lie together, and copies them otherwise.
 fn gather(from: &HostBox, offset: u64, len: u64) -> Cow<'static, [u8]> {
@@ -48,16 +53,40 @@ impl Session {
         if offset == from.packed() || (offset == 0 && self.send_by_stripes(stream_id, to, from)?) {
             return Ok(());
         }
-        let sent = self.send_pieces(stream_id, to, from, offset);
+        let sent = self.send_pieces(stream_id, to, from, offset, Session::reserve_window);
         self.own_tails();
         sent
     }
 
-    fn send_pieces(&self, stream_id: u64, to: &DeviceBox, from: &HostBox, mut offset: u64) -> Result<(), Code> {
+    /// Like [`Session::copy_to_device`] without `may_wait`, for a stream of the library. Never waits for the program's
+    /// streams.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn copy_to_device_of_library(
+        self: &Arc<Self>,
+        stream_id: u64,
+        to: &DeviceBox,
+        from: &HostBox,
+    ) -> Result<(), Code> {
+        let offset = self.send_by_ring(stream_id, to, from, false)?;
+        let sent = self.send_pieces(stream_id, to, from, offset, Session::reserve_window_of_library);
+        self.own_tails();
+        sent
+    }
+
+    fn send_pieces(
+        &self,
+        stream_id: u64,
+        to: &DeviceBox,
+        from: &HostBox,
+        mut offset: u64,
+        reserve: fn(&Session, u64) -> Result<(), Code>,
+    ) -> Result<(), Code> {
         let total = from.packed();
         while offset < total {
             let len = (total - offset).min(BULK_CHUNK as u64);
-            self.reserve_window(len)?;
+            reserve(self, len)?;
             let message = CopyToDevice { context: to.context, address: to.address, extent: to.extent.clone(), offset };
             match gather(from, offset, len) {
                 Cow::Borrowed(piece) => self.post_borrowed(stream_id, &message, piece)?,
@@ -86,7 +115,7 @@ impl Session {
         from: &HostBox,
         waiter: Waiter,
     ) -> Result<(), Code> {
-        self.jobs.start(self)?;
+        self.start_jobs()?;
         let DeviceBox { context, address, ref extent } = *to;
         let (extent, supply) = (extent.clone(), Some(Pending::Supply(Source::Host(*from), waiter)));
         match self.shared_place(from) {
@@ -113,12 +142,31 @@ impl Session {
     /// The copy's code.
     pub fn copy_to_host(self: &Arc<Self>, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
         stats::round_trip();
-        if let Some(done) = self.receive_by_ring(stream_id, to, from) {
+        if let Some(done) = self.receive_by_ring(stream_id, to, from, true) {
             return done;
         }
         if let Some(done) = self.receive_by_stripes(stream_id, to, from) {
             return done;
         }
+        self.receive_alone(stream_id, to, from)
+    }
+
+    /// Like [`Session::copy_to_host`], for a stream of the library. Never waits for the program's streams.
+    ///
+    /// # Errors
+    /// The copy's code.
+    pub fn copy_to_host_of_library(
+        self: &Arc<Self>,
+        stream_id: u64,
+        to: &HostBox,
+        from: &DeviceBox,
+    ) -> Result<(), Code> {
+        stats::round_trip();
+        let done = self.receive_by_ring(stream_id, to, from, false);
+        done.unwrap_or_else(|| self.receive_alone(stream_id, to, from))
+    }
+
+    fn receive_alone(&self, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {
         let slot = Slot::new();
         let command = self.ask_for_bytes(stream_id, to, from, 0, Waiter::Thread(Arc::clone(&slot)))?;
         self.wait(&slot)?.success()?;
@@ -168,19 +216,33 @@ impl Session {
     /// Returns whether `len` bytes of copies can be sent without waiting for the worker.
     pub fn has_window(&self, len: u64) -> bool {
         let window = lock(&self.window);
-        window.outstanding == 0 || window.outstanding + len <= SEND_WINDOW
+        window.has(len, PROGRAM_WINDOW)
     }
 
-    /// Waits until `len` bytes of copies can be sent.
+    /// Waits until `len` bytes of the program's copies can be sent.
     ///
     /// # Errors
     /// The session's sticky error.
     pub fn reserve_window(&self, len: u64) -> Result<(), Code> {
+        assert_may_wait(Wait::Work);
+        self.reserve(len, PROGRAM_WINDOW)
+    }
+
+    /// Waits until `len` bytes of the library's own copies can be sent, at most [`BULK_CHUNK`]. That does not depend on
+    /// the program's streams, because the program's copies leave so much room.
+    ///
+    /// # Errors
+    /// The session's sticky error.
+    pub fn reserve_window_of_library(&self, len: u64) -> Result<(), Code> {
+        self.reserve(len, SEND_WINDOW)
+    }
+
+    fn reserve(&self, len: u64, most: u64) -> Result<(), Code> {
         loop {
             let slot = Slot::new();
             {
                 let mut window = lock(&self.window);
-                if window.outstanding == 0 || window.outstanding + len <= SEND_WINDOW {
+                if window.has(len, most) {
                     window.outstanding += len;
                     return Ok(());
                 }

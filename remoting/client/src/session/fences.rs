@@ -4,6 +4,7 @@ use super::parts::queues::{MOST, Room};
 use super::sessions::mint;
 use super::{Session, Slot, lock};
 use crate::Code;
+use crate::locks::{Wait, assert_may_wait};
 use protocol::StreamFence;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -41,6 +42,7 @@ impl Session {
                 Room::Enough => break,
                 Room::AfterFencing(streams) => streams.into_iter().try_for_each(|each| self.fence_queue(each))?,
                 Room::After(fence) => {
+                    assert_may_wait(Wait::Work);
                     self.flush()?;
                     self.wait(&fence)?;
                 }

@@ -62,6 +62,7 @@ impl Session {
     /// # Errors
     /// The reason why there is no connection.
     fn reconnect(&self, received: u64, reason: String) -> Result<(), String> {
+        self.check_threads()?;
         let Some(reconnect) = self.reconnect.get().filter(|_| process::check_alive().is_ok()) else {
             return Err(reason);
         };
@@ -101,8 +102,7 @@ impl Session {
             }
             // A watch that has fired is no longer armed, so there is nothing to disarm.
             if self.lead.try_enter(|| ()) {
-                self.read_available();
-                self.lead.leave(|| self.watch.arm());
+                self.lead_while(|| self.read_available());
             }
         }
     }

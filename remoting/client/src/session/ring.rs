@@ -98,16 +98,29 @@ impl Session {
     }
 
     /// Copies to the host through the ring, and waits until the bytes have arrived. Returns `None` if the ring cannot
-    /// be used and the bytes must go over the connection.
-    pub(super) fn receive_by_ring(&self, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Option<Result<(), Code>> {
+    /// be used and the bytes must go over the connection. Without `may_wait` it is not used if copies of other streams
+    /// use pieces for longer than `PATIENCE`.
+    pub(super) fn receive_by_ring(
+        &self,
+        stream_id: u64,
+        to: &HostBox,
+        from: &DeviceBox,
+        may_wait: bool,
+    ) -> Option<Result<(), Code>> {
         if to.packed() < LEAST || !from.is_linear() || self.shares(to) {
             return None;
         }
         let mut ring = self.ring(from.context)?;
         match &mut *ring {
+            Ring::There(pieces) if !may_wait && !self.is_free_soon(pieces) => None,
             Ring::There(pieces) => Some(self.receive_pieces(pieces, stream_id, to, from)),
             Ring::Unused | Ring::Refused(_) => None,
         }
+    }
+
+    fn is_free_soon(&self, pieces: &Pieces) -> bool {
+        let mut used = pieces.used.iter().filter_map(|(_, slot)| slot.as_ref());
+        used.all(|slot| self.is_soon(slot, PATIENCE))
     }
 
     fn receive_pieces(&self, pieces: &mut Pieces, stream_id: u64, to: &HostBox, from: &DeviceBox) -> Result<(), Code> {

@@ -238,6 +238,8 @@ impl Session {
         let mut outbox = self.outbox.lock();
         outbox.kept.rewind(received).map_err(|error| error.to_string())?;
         sys::replace(self.fd(), socket.as_raw_fd()).map_err(|error| error.to_string())?;
+        // A thread that failed before this closed the connection that was replaced.
+        self.check_threads()?;
         sys::receive_timeout(self.fd(), Some(QUIET_SECONDS));
         self.watch.renew().map_err(|error| error.to_string())?;
         (outbox.connected, outbox.ticking) = (true, true);

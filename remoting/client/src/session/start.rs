@@ -6,6 +6,7 @@ use super::parts::jobs::Jobs;
 use super::parts::landings::Landings;
 use super::parts::outbox::Outbox;
 use super::parts::pieces::Ring;
+use super::parts::reached::Reached;
 use super::parts::receiver::Receiver;
 use super::parts::sharing::Shared;
 use super::parts::stripe::Stripes;
@@ -19,7 +20,7 @@ use crate::Code;
 use crate::locks::{Ordered, Rank};
 use crate::program::{log, process, stats, sys};
 use protocol::{Opened, Rebase};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -63,6 +64,7 @@ impl Session {
             failure: AtomicU32::new(0),
             late: AtomicU32::new(0),
             lost: AtomicBool::new(false),
+            fault: OnceLock::new(),
             last_work: AtomicU64::new(0),
             launches: AtomicU64::new(0),
             window: Mutex::default(),
@@ -79,7 +81,7 @@ impl Session {
             stripes: Stripes::default(),
             arena: OnceLock::new(),
             image_bytes: AtomicU64::new(0),
-            reached: Ordered::new(Rank::Reached, HashMap::new()),
+            reached: Reached::default(),
         });
         sys::receive_timeout(fd, Some(QUIET_SECONDS));
         let opened =
@@ -142,9 +144,9 @@ impl Session {
 
     fn start_threads(self: &Arc<Self>) -> std::io::Result<()> {
         let reader = Arc::clone(self);
-        sys::spawn("remotegpu-read", move || reader.read_in_background())?;
+        sys::spawn("remotegpu-read", move || reader.guarded("remotegpu-read", || reader.read_in_background()))?;
         let sender = Arc::clone(self);
-        sys::spawn("remotegpu-send", move || sender.flush_in_background())?;
+        sys::spawn("remotegpu-send", move || sender.guarded("remotegpu-send", || sender.flush_in_background()))?;
         self.lead.leave(|| self.watch.arm());
         Ok(())
     }

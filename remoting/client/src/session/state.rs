@@ -8,6 +8,7 @@ use super::parts::jobs::Jobs;
 use super::parts::landings::Landings;
 use super::parts::outbox::Outbox;
 use super::parts::pieces::Ring;
+use super::parts::reached::Reached;
 use super::parts::receiver::Receiver;
 use super::parts::reconnect::Reconnect;
 use super::parts::sharing::Shared;
@@ -23,6 +24,7 @@ use protocol::{EVENTS_TELL, MirrorsTold, since};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 
@@ -43,6 +45,13 @@ pub struct News {
 pub(super) struct Window {
     pub(super) outstanding: u64,
     pub(super) waiters: Vec<Arc<Slot>>,
+}
+
+impl Window {
+    /// Returns whether `len` more bytes can be sent if at most `most` may be outstanding.
+    pub(super) fn has(&self, len: u64, most: u64) -> bool {
+        self.outstanding == 0 || self.outstanding + len <= most
+    }
 }
 
 /// The number of an event's last record that is known to be complete.
@@ -84,6 +93,8 @@ pub struct Session {
     /// The code of a failed copy that no call waited for, or 0. The next synchronising call returns and clears it.
     pub(super) late: AtomicU32,
     pub(super) lost: AtomicBool,
+    /// Why a thread of the session failed, if one did.
+    pub(super) fault: OnceLock<String>,
     pub(super) last_work: AtomicU64,
     /// The number of launches that were sent.
     pub(super) launches: AtomicU64,
@@ -104,8 +115,7 @@ pub struct Session {
     pub(super) stripes: Stripes,
     pub(super) arena: OnceLock<Arena>,
     pub(super) image_bytes: AtomicU64,
-    /// Pairs of devices where the first may access the memory of the second, with the number of reasons (`Access`).
-    pub reached: Ordered<HashMap<(u32, u32), u32>>,
+    pub reached: Reached,
 }
 
 impl Session {
@@ -189,7 +199,10 @@ impl Session {
             self.lead.wake_all();
             // No command can be appended any more, so this list stays empty from now on.
             let pending = std::mem::take(&mut *self.pending.lock());
-            pending.into_values().for_each(|pending| pending.reject(code));
+            for pending in pending.into_values() {
+                // A fault in one of them must not keep the others from knowing.
+                let _ = catch_unwind(AssertUnwindSafe(|| pending.reject(code)));
+            }
         }
     }
 

@@ -65,14 +65,19 @@ impl Stripe {
     /// If the system cannot start a thread.
     fn start(self: &Arc<Self>, session: &Arc<Session>) -> std::io::Result<()> {
         let (stripe, session) = (Arc::clone(self), Arc::clone(session));
+        let own = Arc::clone(&session);
         sys::spawn("remotegpu-stripe", move || {
-            stripe.receive(&session);
+            session.guarded("remotegpu-stripe", || {
+                let _ = stripe.receive(&session);
+            });
             stripe.close();
             stripe.tell(|work| work.receives = None);
         })?;
         let stripe = Arc::clone(self);
         sys::spawn("remotegpu-stripe", move || {
-            stripe.send();
+            own.guarded("remotegpu-stripe", || {
+                let _ = stripe.send();
+            });
             stripe.close();
             stripe.tell(|work| work.sends = None);
         })
@@ -140,7 +145,7 @@ impl Session {
         if stripes.is_empty() {
             return Ok(false);
         }
-        self.jobs.start(self)?;
+        self.start_jobs()?;
         let mut under_way = Vec::new();
         let mut outcome = Ok(());
         for (offset, stripe) in (0..total).step_by(BULK_CHUNK).zip(stripes.iter().cycle()) {

@@ -7,6 +7,7 @@ use super::synchronous;
 use crate::Code;
 use crate::devices::context::{self, Live};
 use crate::devices::platform::{self, Device};
+use crate::locks::{Wait, assert_may_wait};
 use driverapi::errors::*;
 use protocol::{ContextFence, Grant, GrantReturn, Granted, MemoryQuery, MemoryState, SlabMap, SlabUnmap, StreamFence};
 use std::sync::Arc;
@@ -92,6 +93,7 @@ impl DeviceMemory {
             }
             let least = size - unused;
             let ask = Grant { device: self.index, least, want: least.max(SLACK) };
+            assert_may_wait(Wait::Work);
             // The request may wait until other processes return memory. The lock is released, so this process continues
             // and may return memory itself.
             drop(state);
@@ -219,22 +221,22 @@ impl DeviceMemory {
         state.contexts.get(&piece.context).cloned().or_else(other)
     }
 
-    /// Maps memory of the device at addresses that the caller took from the arena.
+    /// Maps memory of the device at addresses that the caller took from the arena. The caller has taken the quota
+    /// ([`DeviceMemory::take_quota`]).
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`, or the session's sticky error.
+    /// The session's sticky error.
     pub fn map_at(&self, live: &Live, address: u64, size: u64) -> Result<(), Code> {
-        self.take_quota(live, size)?;
         live.session.post(0, &SlabMap { device: self.index, address, size }).map(drop)
     }
 
-    /// Unmaps memory that [`DeviceMemory::map_at`] mapped. Nothing may use it any more.
+    /// Unmaps memory that [`DeviceMemory::map_at`] mapped. Nothing may use it any more. The caller puts the quota back
+    /// ([`DeviceMemory::put_back_quota`]).
     ///
     /// # Errors
     /// The session's sticky error.
     pub fn unmap_at(&self, live: &Live, address: u64, size: u64) -> Result<(), Code> {
-        live.session.post(0, &SlabUnmap { address, size })?;
-        self.put_back_quota(live, size)
+        live.session.post(0, &SlabUnmap { address, size }).map(drop)
     }
 
     /// Returns all unused memory to the worker. Used for `cuMemPoolTrimTo`, and before a further context is created,
@@ -342,6 +344,7 @@ impl DeviceMemory {
     /// # Errors
     /// `nothing` if no freed memory is pending, or the session's sticky error.
     pub(super) fn wait_for_freed(&self, nothing: Code) -> Result<Held<'_>, Code> {
+        assert_may_wait(Wait::Work);
         let mut state = self.state.lock();
         state.fence_all()?;
         let freed = state.freed.first().map(|freed| (Arc::clone(&freed.live.session), freed.fence.clone()));
@@ -362,6 +365,7 @@ impl DeviceMemory {
 
     /// Waits until no work uses the freed memory that is not stream-ordered. Releases the lock while it waits.
     fn wait_for_freed_at_once<'a>(&'a self, mut state: Held<'a>) -> Result<Held<'a>, Code> {
+        assert_may_wait(Wait::Work);
         state.fence_all()?;
         let freed = state.freed.iter().filter(|freed| freed.stream_id.is_none());
         let fences: Vec<_> = freed.map(|freed| (Arc::clone(&freed.live.session), freed.fence.clone())).collect();

@@ -4,6 +4,7 @@
 use super::state::{DeviceMemory, Held, Leaving, State};
 use crate::Code;
 use crate::devices::context::Live;
+use crate::locks::{Wait, assert_may_wait};
 use crate::session::Slot;
 use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::sync::Arc;
@@ -92,6 +93,7 @@ impl DeviceMemory {
 
     /// Waits until the memory of destroyed contexts is free.
     pub(super) fn wait_for_contexts(&self) -> Result<(), Code> {
+        assert_may_wait(Wait::Work);
         let state = self.state.lock();
         let contexts = state.leaving.iter().filter(|leaving| leaving.is_context);
         let fences: Vec<_> = contexts.map(|of| (Arc::clone(&of.session), Arc::clone(&of.fence))).collect();

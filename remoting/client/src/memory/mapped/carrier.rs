@@ -100,7 +100,7 @@ impl Carrier {
             return Ok(());
         }
         let session = &self.live.session;
-        session.reserve_window(bytes.len() as u64)?;
+        session.reserve_window_of_library(bytes.len() as u64)?;
         let command = session.post_tail(self.stream_id, &MirrorChanges { parts }, &bytes)?;
         session.note_work();
         self.unconfirmed.add(command, sent);

@@ -8,9 +8,11 @@
 mod carrier;
 mod one;
 mod reach;
+mod room;
 mod written;
 
 pub use reach::{reach, register, show_registered, take_in};
+pub use room::Room;
 
 use super::budget;
 use super::changes::unsent;
@@ -71,16 +73,34 @@ impl Mirror {
         Ok(&mut self.carriers[place])
     }
 
-    fn add(&mut self, live: &Arc<Live>, range: &HostRange, device: u64, piece: Option<u64>) -> Result<(), Code> {
+    /// Adds a mirror in device memory that the caller took for it. If that fails, `room` gets the memory.
+    fn add(
+        &mut self,
+        live: &Arc<Live>,
+        range: &HostRange,
+        device: u64,
+        piece: Option<u64>,
+        room: &mut Room,
+    ) -> Result<(), Code> {
         let HostRange { start: host, size, kind, .. } = *range;
         let mut mapped = Mapped::new(live, (host, size), kind, device, piece);
+        match self.begin(live, &mut mapped) {
+            Ok(()) => self.push(mapped),
+            Err(code) => {
+                let _ = self.release(&mut mapped, room);
+                return Err(code);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the host's bytes of a new mirror.
+    fn begin(&mut self, live: &Arc<Live>, mapped: &mut Mapped) -> Result<(), Code> {
         mapped.take_all(0)?;
         let carrier = self.carrier(live)?;
-        mapped.send(carrier.stream_id, &(0..size))?;
+        mapped.send(carrier.stream_id, &(0..mapped.shadow.len()))?;
         mapped.follow(carrier.stream_id, 0)?;
-        carrier.sent()?;
-        self.push(mapped);
-        Ok(())
+        carrier.sent()
     }
 
     fn push(&mut self, mut mapped: Mapped) {
@@ -95,10 +115,17 @@ impl Mirror {
 
     /// Extends the mirror of created memory after the program mapped more memory next to it. The mirror then covers the
     /// whole range.
-    fn grow(&mut self, place: usize, live: &Arc<Live>, range: &HostRange, most: usize) -> Result<(), NoMirror> {
+    fn grow(
+        &mut self,
+        place: usize,
+        live: &Arc<Live>,
+        range: &HostRange,
+        most: usize,
+        room: &mut Room,
+    ) -> Result<(), NoMirror> {
         let old = self.all[place].shadow.len();
         check_room(range.kind, most, range.size - old)?;
-        self.granules.take(live, (range.start + old) as u64, (range.size - old) as u64)?;
+        self.granules.take(live, (range.start + old) as u64, (range.size - old) as u64, room)?;
         let stream_id = self.carrier(live).map_err(NoMirror::Failed)?.stream_id;
         let mapped = &mut self.all[place];
         mapped.written = None;
@@ -126,21 +153,41 @@ impl Mirror {
         Ok(())
     }
 
-    /// Removes a mirror that nothing uses any more, also if releasing its memory fails.
-    fn end(&mut self, place: usize) -> Result<(), Code> {
+    /// Compares a mirror with the device's bytes after all work is complete, if a setting asks for it. Logs a
+    /// difference.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_UNKNOWN` if they differ.
+    fn check(&mut self, place: usize) -> Result<(), Code> {
+        let live = Arc::clone(&self.all[place].live);
+        let carrier = self.carriers.iter().find(|carrier| carrier.live.id == live.id);
+        let Some(stream_id) = carrier.filter(|_| one::is_checked()).map(|carrier| carrier.stream_id) else {
+            return Ok(());
+        };
+        if self.all[place].difference(stream_id).is_none() {
+            return Ok(());
+        }
+        // Work of another thread may have written meanwhile.
+        self.take_news(&live.session);
+        let mapped = &self.all[place];
+        mapped.difference(stream_id).map_or(Ok(()), |wrong| Err(mapped.tell_of_a_difference(&wrong)))
+    }
+
+    /// Removes a mirror that nothing uses any more, also if releasing its memory fails. `room` gets its device memory.
+    fn end(&mut self, place: usize, room: &mut Room) -> Result<(), Code> {
         if kept(Rule::MirrorEnd) {
             self.take_news(&Arc::clone(&self.all[place].live.session));
         }
+        let checked = self.check(place);
         let mut mapped = self.all.swap_remove(place);
         self.recount();
         // The device's writes matter only for memory that the program keeps.
         let stays = matches!(mapped.kind, HostKind::Registered | HostKind::Created);
         let is_kept = stays || host::find(mapped.host).is_some();
         let carrier = self.carriers.iter().find(|carrier| carrier.live.id == mapped.live.id);
-        carrier.iter().for_each(|carrier| mapped.check(carrier.stream_id));
         let is_kept = is_kept && kept(Rule::MirrorEnd);
         let fetched = carrier.filter(|_| is_kept).map_or(Ok(()), |carrier| mapped.fetch(carrier.stream_id));
-        self.release(&mut mapped).and(fetched)
+        self.release(&mut mapped, room).and(fetched).and(checked)
     }
 
     /// Returns whether the device of `live` has this memory at its own address.
@@ -174,6 +221,13 @@ impl Mirror {
         beside.filter(move |(_, mapped)| other(mapped) || !mapped.is_on(live)).map(|(place, _)| place)
     }
 
+    /// Returns the index of a mirror that has only the beginning of this memory.
+    fn shorter(&self, live: &Live, range: &HostRange) -> Option<usize> {
+        let is_it =
+            |mapped: &Mapped| mapped.host == range.start && mapped.shadow.len() < range.size && mapped.is_on(live);
+        self.all.iter().position(is_it)
+    }
+
     /// Returns a context of another device, if only that device has mirrors in these granules and the device of `live`
     /// can access its memory.
     fn owner(&self, live: &Arc<Live>, range: &HostRange) -> Option<Arc<Live>> {
@@ -184,14 +238,17 @@ impl Mirror {
         (alone && is_other && live.device.can_reach(owner.device)).then(|| Arc::clone(owner))
     }
 
-    /// Releases the device memory of a mirror.
-    fn release(&mut self, mapped: &mut Mapped) -> Result<(), Code> {
+    /// Puts the device memory of a mirror into `room`.
+    fn release(&mut self, mapped: &mut Mapped, room: &mut Room) -> Result<(), Code> {
         mapped.forget()?;
         match mapped.piece {
             // The memory of a variable is freed with its module.
             None if mapped.kind == HostKind::Variable => Ok(()),
-            Some(piece) => mapped.live.device.memory.free(piece, None),
-            None => self.granules.release(&mapped.live, mapped.device, mapped.shadow.len() as u64),
+            Some(piece) => {
+                room.add_piece(mapped.live.device, piece);
+                Ok(())
+            }
+            None => self.granules.release(&mapped.live, mapped.device, mapped.shadow.len() as u64, room),
         }
     }
 
@@ -278,8 +335,12 @@ pub fn forget(host: usize) -> Result<(), Code> {
         Arc::clone(&mirror.all[place].live.session)
     };
     let settled = settle(&session);
-    let mirror = &mut *MIRROR.lock();
-    place(mirror).map_or(Ok(()), |place| mirror.end(place)).and(settled)
+    let mut room = Room::default();
+    let ended = {
+        let mirror = &mut *MIRROR.lock();
+        place(mirror).map_or(Ok(()), |place| mirror.end(place, &mut room))
+    };
+    room.give_back().and(ended).and(settled)
 }
 
 /// Removes the mirrors of created memory that overlap the `size` bytes from `start` on. The memory stays mapped.
@@ -296,9 +357,12 @@ pub fn forget_created(start: usize, size: usize) -> Result<(), Code> {
         let first = MIRROR.lock().all.iter().find(|mapped| touches(mapped)).map(|it| Arc::clone(&it.live.session));
         let Some(session) = first else { break };
         let settled = settle(&session);
-        let mirror = &mut *MIRROR.lock();
-        let place = mirror.all.iter().position(touches);
-        ended = ended.and(settled).and(place.map_or(Ok(()), |place| mirror.end(place)));
+        let mut room = Room::default();
+        let here = {
+            let mirror = &mut *MIRROR.lock();
+            mirror.all.iter().position(touches).map_or(Ok(()), |place| mirror.end(place, &mut room))
+        };
+        ended = ended.and(settled).and(room.give_back()).and(here);
     }
     ended
 }
@@ -321,17 +385,24 @@ pub fn end_in(live: &Arc<Live>) {
     // Created memory does not belong to a context, so the writes of this context's work must be kept. Other devices may
     // be using memory of this device.
     let is_reached = |mapped: &Mapped| !mapped.reached_by.is_empty() && mapped.live.id == context;
-    let (is_any_left, is_any_reached) = {
+    let (is_any_left, is_any_reached, is_any_checked) = {
         let mirror = MIRROR.lock();
-        (mirror.all.iter().any(is_left), mirror.all.iter().any(is_reached))
+        let is_any_checked = one::is_checked() && mirror.all.iter().any(|mapped| mapped.live.id == context);
+        (mirror.all.iter().any(is_left), mirror.all.iter().any(is_reached), is_any_checked)
     };
-    if is_any_reached {
+    if is_any_reached || is_any_checked {
         let _ = settle(&live.session);
     } else if is_any_left {
         let _ = live.synchronise();
     }
+    let mut room = Room::default();
     let mirror = &mut *MIRROR.lock();
     mirror.take_news(&live.session);
+    for place in (0..mirror.all.len()).filter(|_| is_any_checked) {
+        if mirror.all[place].live.id == context {
+            live.note_end(mirror.check(place));
+        }
+    }
     if let Some(stream_id) = mirror.carriers.iter().find(|carrier| carrier.live.id == context).map(|it| it.stream_id) {
         for mapped in mirror.all.iter_mut().filter(|mapped| is_left(mapped)) {
             let _ = mapped.fetch(stream_id);
@@ -339,7 +410,7 @@ pub fn end_in(live: &Arc<Live>) {
     }
     for mut mapped in mirror.all.extract_if(.., |mapped| mapped.live.id == context).collect::<Vec<_>>() {
         // A failed session has no memory to release, so the error is ignored.
-        let _ = mirror.release(&mut mapped);
+        let _ = mirror.release(&mut mapped, &mut room);
     }
     for carrier in mirror.carriers.extract_if(.., |carrier| carrier.live.id == context) {
         live.session.disown_stream(carrier.stream_id);

@@ -8,15 +8,22 @@ use crate::devices::Access;
 use crate::devices::context::Live;
 use crate::program::{log, sys};
 use crate::session::{DeviceBox, HostBox, Session, mint};
-use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
+use driverapi::errors::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN};
 use driverapi::rules::{Rule, kept};
 use protocol::{Extent, MIRROR_WORD as WORD, Message, MirrorAdd, MirrorEnd, differences};
 use std::iter;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock, Once};
 
-/// The environment variable that enables [`Mapped::check`].
+/// The environment variable that enables [`is_checked`].
 const CHECKED: &str = "REMOTEGPU_CHECK_MIRRORS";
+/// Returns whether mirrors that end are compared with what the device has: in debug builds, or if the user sets
+/// `CHECKED`.
+pub fn is_checked() -> bool {
+    static IS_ASKED: LazyLock<bool> = LazyLock::new(|| std::env::var_os(CHECKED).is_some_and(|value| value == "1"));
+    cfg!(debug_assertions) || *IS_ASKED
+}
+
 /// The number of bytes that are read at once from registered memory, which the program may have unmapped.
 const WINDOW: usize = 256 << 10;
 
@@ -192,7 +199,7 @@ impl Mapped {
 
     pub fn send(&self, stream_id: u64, run: &Range<usize>) -> Result<(), Code> {
         let from = HostBox::linear(self.shadow[run.clone()].as_ptr().expose_provenance(), run.len() as u64);
-        self.live.session.copy_to_device(stream_id, &self.device_box(run), &from, false)
+        self.live.session.copy_to_device_of_library(stream_id, &self.device_box(run), &from)
     }
 
     /// Asks the worker to report the device's writes from position `at` on, if it supports that. The device must
@@ -254,19 +261,30 @@ impl Mapped {
     fn device_bytes(&self, stream_id: u64) -> Result<Vec<u8>, Code> {
         let mut now = vec![0u8; self.shadow.len()];
         let to = HostBox::linear(now.as_mut_ptr().expose_provenance(), now.len() as u64);
-        self.live.session.copy_to_host(stream_id, &to, &self.device_box(&(0..now.len())))?;
+        self.live.session.copy_to_host_of_library(stream_id, &to, &self.device_box(&(0..now.len())))?;
         Ok(now)
     }
 
-    /// Asserts that the device has the shadow's bytes after all work is complete. Active in debug builds, or if the
-    /// user sets `CHECKED`.
-    pub fn check(&self, stream_id: u64) {
-        static IS_ASKED: LazyLock<bool> = LazyLock::new(|| std::env::var_os(CHECKED).is_some_and(|value| value == "1"));
-        if (cfg!(debug_assertions) || *IS_ASKED) && self.is_told() && !self.is_gone {
-            let now = self.device_bytes(stream_id).ok();
-            let wrong = now.and_then(|now| differences(&self.shadow, &now).first().cloned());
-            assert_eq!(wrong, None, "bytes of {:#x} that the host was not told", self.host);
+    /// Returns the first range where the device's bytes differ from the shadow, if the worker reports the device's
+    /// writes.
+    pub fn difference(&self, stream_id: u64) -> Option<Range<usize>> {
+        if !self.is_told() || self.is_gone {
+            return None;
         }
+        // A failed session has no bytes to compare.
+        let now = self.device_bytes(stream_id).ok()?;
+        differences(&self.shadow, &now).first().cloned()
+    }
+
+    /// Logs a difference, and returns the code for it.
+    pub fn tell_of_a_difference(&self, wrong: &Range<usize>) -> Code {
+        let (host, size, kind) = (self.host, self.shadow.len(), self.kind);
+        log::error(&format!(
+            "bytes {} to {} of {size} bytes of {kind} memory at {host:#x} are not what the GPU has ({CHECKED}=1): the \
+             program was not told of them; unless a kernel was still writing there, report this with the program",
+            wrong.start, wrong.end
+        ));
+        CUDA_ERROR_UNKNOWN
     }
 
     /// Copies the device's writes to the host and into the shadow. `runs` is sorted, and `bytes` contains the bytes of

@@ -4,10 +4,9 @@
 use super::super::budget;
 use super::super::host::{self, HostKind, HostRange};
 use super::one::Mapped;
-use super::{COUNT, MIRROR, NoMirror};
+use super::{COUNT, MIRROR, Mirror, NoMirror, Room};
 use crate::Code;
 use crate::devices::context::{self, Live};
-use crate::devices::memory::Origin;
 use crate::devices::{self, Access};
 use crate::program::log;
 use crate::session::{HostBox, Session, is_unsettled};
@@ -37,24 +36,33 @@ fn settle_writes(host: usize, size: usize) -> Result<(), Code> {
 /// # Errors
 /// The reason why the device cannot have the memory.
 pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+    while !try_to_reach(live, range)? {}
+    Ok(())
+}
+
+/// Like [`reach`]. Returns false if other threads changed the mirrors meanwhile, so that more device memory is necessary
+/// than was taken before.
+fn try_to_reach(live: &Arc<Live>, range: &HostRange) -> Result<bool, NoMirror> {
     let (start, len) = (range.start as u64, range.size as u64);
     let arena = live.session.arena();
     // `elsewhere`: whether a mirror is in the way, and whether it belongs to another GPU.
-    let (owner, elsewhere) = {
+    let (owner, elsewhere, more, missing) = {
         let mirror = MIRROR.lock();
         if mirror.has(live, range) {
-            return Ok(());
+            return Ok(true);
         }
         if !(arena.is_pinned(start) || range.kind == HostKind::Created && arena.contains(start)) {
             return Err(NoMirror::Elsewhere);
         }
         let other = |place: usize| !std::ptr::eq(mirror.all[place].live.device, live.device);
-        (mirror.owner(live, range), mirror.in_the_way(live, range).map(other).max())
+        let old = mirror.shorter(live, range).map_or(0, |place| mirror.all[place].shadow.len());
+        let elsewhere = mirror.in_the_way(live, range).map(other).max();
+        (mirror.owner(live, range), elsewhere, range.size - old, mirror.granules.missing(live, start, len))
     };
     if let Some(owner) = owner {
         // Both devices use the same mirror, because work of one may wait for writes of the other.
         reach(&owner, range)?;
-        return show(live, &owner, range.start).map_err(NoMirror::Failed);
+        return show(live, &owner, range.start).map(|()| true).map_err(NoMirror::Failed);
     }
     settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
     let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
@@ -64,26 +72,30 @@ pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
              wait for each other there never end (docs/page-locked-memory.md)",
         );
     }
-    if elsewhere.is_some() {
-        settle(&live.session).map_err(NoMirror::Failed)?;
+    match elsewhere {
+        None => check_room(range.kind, most, more)?,
+        Some(_) => settle(&live.session).map_err(NoMirror::Failed)?,
     }
+    let mut room = Room::default();
+    room.take(live, missing).map_err(NoMirror::Failed)?;
     let mirror = &mut *MIRROR.lock();
     // Another thread may have made the mirror, or have freed the memory. Freed memory may have no pages.
     if mirror.has(live, range) || host::find(range.start) != Some(*range) {
-        return Ok(());
+        return Ok(true);
     }
     loop {
         let Some(place) = mirror.in_the_way(live, range).next() else { break };
-        mirror.end(place).map_err(NoMirror::Failed)?;
+        mirror.end(place, &mut room).map_err(NoMirror::Failed)?;
     }
-    let shorter =
-        |mapped: &Mapped| mapped.host == range.start && mapped.shadow.len() < range.size && mapped.is_on(live);
-    if let Some(place) = mirror.all.iter().position(shorter) {
-        return mirror.grow(place, live, range, most);
+    if !room.has(live.device, mirror.granules.missing(live, start, len)) {
+        return Ok(false);
+    }
+    if let Some(place) = mirror.shorter(live, range) {
+        return mirror.grow(place, live, range, most, &mut room).map(|()| true);
     }
     check_room(range.kind, most, range.size)?;
-    mirror.granules.take(live, start, len)?;
-    mirror.add(live, range, start, None).map_err(NoMirror::Failed)
+    mirror.granules.take(live, start, len, &mut room)?;
+    mirror.add(live, range, start, None, &mut room).map(|()| true).map_err(NoMirror::Failed)
 }
 
 /// Lets the device of `live` use the mirror of another device for the memory that starts at `host`.
@@ -131,15 +143,22 @@ pub fn show_registered(live: &Arc<Live>, words: impl Iterator<Item = usize>) -> 
 /// # Errors
 /// The reason why there can be no mirror.
 pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
+    let is_there = |mirror: &Mirror| mirror.all.iter().any(|mapped| mapped.host == range.start);
+    if is_there(&MIRROR.lock()) {
+        return Ok(());
+    }
     settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
     let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
+    check_room(range.kind, most, range.size)?;
+    let mut room = Room::default();
+    let device = room.allocate(live, range.size as u64).map_err(NoMirror::Failed)?;
     let mirror = &mut *MIRROR.lock();
-    if mirror.all.iter().any(|mapped| mapped.host == range.start) || host::find(range.start) != Some(*range) {
+    if is_there(mirror) || host::find(range.start) != Some(*range) {
         return Ok(());
     }
     check_room(range.kind, most, range.size)?;
-    let device = live.device.memory.allocate(live, range.size as u64, Origin::default()).map_err(NoMirror::Failed)?;
-    mirror.add(live, range, device, Some(device)).map_err(NoMirror::Failed)
+    room.use_piece(device);
+    mirror.add(live, range, device, Some(device), &mut room).map_err(NoMirror::Failed)
 }
 
 /// Creates the mirror of a module's variable, which the device already has. The device's bytes are copied to the host.

@@ -6,7 +6,7 @@ use driverapi::errors::CUDA_ERROR_OUT_OF_MEMORY;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
 
-type Job<Owner> = Box<dyn FnOnce(&Owner) + Send>;
+pub type Job<Owner> = Box<dyn FnOnce(&Owner) + Send>;
 
 /// The queue of jobs, which run in order. `Owner` is the object that a job gets: the session.
 pub struct Jobs<Owner>(OnceLock<Sender<Job<Owner>>>);
@@ -18,17 +18,17 @@ impl<Owner> Default for Jobs<Owner> {
 }
 
 impl<Owner: Send + Sync + 'static> Jobs<Owner> {
-    /// Starts the thread for jobs. Call this before any frame can arrive that queues a job.
+    /// Starts the thread for jobs, which calls `run` for each. Call this before any frame can arrive that queues a job.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY` if no thread can be started.
-    pub fn start(&self, owner: &Arc<Owner>) -> Result<(), Code> {
+    pub fn start(&self, owner: &Arc<Owner>, run: fn(&Owner, Job<Owner>)) -> Result<(), Code> {
         let (sender, receiver) = mpsc::channel::<Job<Owner>>();
         if self.0.set(sender).is_err() {
             return Ok(());
         }
         let owner = Arc::clone(owner);
-        sys::spawn("remotegpu-jobs", move || receiver.into_iter().for_each(|job| job(&owner))).map_err(|error| {
+        sys::spawn("remotegpu-jobs", move || receiver.into_iter().for_each(|job| run(&owner, job))).map_err(|error| {
             log::error(&format!("cannot start a thread: {error}"));
             CUDA_ERROR_OUT_OF_MEMORY
         })

@@ -14,6 +14,7 @@ pub mod outbox;
 pub mod pieces;
 pub mod queues;
 pub mod ranges;
+pub mod reached;
 pub mod receiver;
 pub mod reconnect;
 pub mod sharing;
