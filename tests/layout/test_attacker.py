@@ -38,7 +38,7 @@ def test_nothing_that_is_shipped_is_built_with_a_feature_for_tests() -> None:
         manifest = tomllib.loads((ROOT / "remoting" / crate / "Cargo.toml").read_text())
         assert "default" not in manifest["features"]
         features |= set(manifest["features"])
-    assert features == {"order-faults", "undefended"}
+    assert features == {"lock-order", "order-faults", "undefended"}
     for script in ("tools/dist.sh", "tools/pod.sh", "Dockerfile"):
         words = set(re.findall(r"[\w-]+", (ROOT / script).read_text()))
         assert not words & {*features, "all-features"}, script
