@@ -39,7 +39,7 @@ MEASUREMENTS = 3
 SLOW_READERS, SLOW_CALLS = 100, 64
 RESETTERS = 2
 # Of each port, for connections that have proved nothing.
-PLACES = 256
+PLACES = 192
 # MiB that they cost.
 MOST_GATEWAY, MOST_APPLIANCE = 32, 64
 

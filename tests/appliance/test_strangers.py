@@ -67,6 +67,8 @@ def refusals(metrics_port: int) -> float:
 
 def test_refusals_are_counted_all_and_logged_in_part(guarded: StandIn, metrics_port: int) -> None:
     """The first test: no connection was refused before it."""
+    # This test's own connection has proved who it is, or it would be refused too.
+    assert guarded.client.inventory().gpus
     with Strangers(ports(guarded)) as strangers:
         strangers.come(100, b"GET / HTTP/1.1\r\n\r\n")
         until(lambda: refusals(metrics_port) == 200, 20, "all are counted")

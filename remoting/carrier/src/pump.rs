@@ -6,6 +6,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::READ_BYTES;
 
+/// The size of a read until one was full. Most connections never send so much at once, and a gateway has thousands.
+const FIRST_READ_BYTES: usize = 8 << 10;
+
 /// The reason why one direction ended.
 enum End {
     /// The source reached EOF.
@@ -60,7 +63,7 @@ fn far_end(end: End) -> io::Result<()> {
 }
 
 async fn copy_one_way(mut source: impl AsyncRead + Unpin, mut destination: impl AsyncWrite + Unpin) -> End {
-    let mut buffer = vec![0; READ_BYTES];
+    let mut buffer = vec![0; FIRST_READ_BYTES];
     let end = loop {
         let len = match source.read(&mut buffer).await {
             Ok(0) => break End::Finished,
@@ -70,6 +73,9 @@ async fn copy_one_way(mut source: impl AsyncRead + Unpin, mut destination: impl 
         // TLS buffers bytes that it could not send: without the flush a small frame might stay in the buffer.
         if destination.write_all(&buffer[..len]).await.is_err() || destination.flush().await.is_err() {
             return End::DestinationLost;
+        }
+        if len == buffer.len() {
+            buffer.resize(READ_BYTES, 0);
         }
     };
     // An error is ignored: the destination may be closed already.

@@ -75,23 +75,25 @@ impl<S: AsyncRead + Unpin> AsyncRead for FewCalls<S> {
                 }
                 from_client.bytes.extend_from_slice(piece.filled());
             }
-            from_client.pass(|frame| {
+            let may_begin = |frame: &Frame| {
                 probation.calls(|calls| {
-                    let (opens, ends) = (frame.kind == HEADERS, frame.flags & END_STREAM != 0);
-                    if opens && !calls.contains_key(&frame.stream) {
+                    if frame.kind == HEADERS && !calls.contains_key(&frame.stream) {
                         if calls.len() >= MOST_CALLS {
                             return false;
                         }
                         calls.insert(frame.stream, false);
                     }
-                    if ends
-                        && (opens || frame.kind == DATA)
-                        && let Some(complete) = calls.get_mut(&frame.stream)
-                    {
-                        *complete = true;
-                    }
                     true
                 })
+            };
+            from_client.pass(may_begin, |frame| {
+                if frame.ends_its_stream() {
+                    probation.calls(|calls| {
+                        if let Some(complete) = calls.get_mut(&frame.stream) {
+                            *complete = true;
+                        }
+                    });
+                }
             });
         }
     }
@@ -103,13 +105,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FewCalls<S> {
         let len = ready!(Pin::new(&mut this.inner).poll_write(cx, buf))?;
         if let Some(Watched { probation, to_client, .. }) = &mut this.watched {
             to_client.bytes.extend_from_slice(&buf[..len]);
-            to_client.pass(|frame| {
-                let ends = matches!(frame.kind, DATA | HEADERS) && frame.flags & END_STREAM != 0;
-                if ends || frame.kind == RST_STREAM {
+            let ended = |frame: &Frame| {
+                if frame.ends_its_stream() || frame.kind == RST_STREAM {
                     probation.calls(|calls| calls.remove(&frame.stream));
                 }
-                true
-            });
+            };
+            to_client.pass(|_| true, ended);
             to_client.take(usize::MAX);
         }
         Poll::Ready(Ok(len))
@@ -131,27 +132,38 @@ struct Frame {
     stream: u32,
 }
 
+impl Frame {
+    fn ends_its_stream(&self) -> bool {
+        matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
+    }
+}
+
 /// The bytes of one direction, cut at the headers of frames.
 #[derive(Default)]
 struct Frames {
     bytes: Vec<u8>,
     /// The number of bytes at the beginning that may be passed on.
     passed: usize,
-    /// The number of bytes behind these that belong to the frame before.
+    /// The number of bytes behind these that belong to the frame before, and this frame until its end has passed.
     left: usize,
+    begun: Option<Frame>,
 }
 
 impl Frames {
-    /// Passes bytes on, up to the first frame that `may` refuses, or whose header is not complete.
-    fn pass(&mut self, mut may: impl FnMut(&Frame) -> bool) {
+    /// Passes bytes on, up to the first frame that `may_begin` refuses, or whose header is not complete. Calls `ended`
+    /// for each frame that has passed as a whole.
+    fn pass(&mut self, mut may_begin: impl FnMut(&Frame) -> bool, mut ended: impl FnMut(&Frame)) {
         loop {
             let more = self.left.min(self.bytes.len() - self.passed);
             (self.passed, self.left) = (self.passed + more, self.left - more);
+            if self.left == 0 {
+                self.begun.take().iter().for_each(&mut ended);
+            }
             let Some((frame, len)) = self.header() else { return };
-            if !may(&frame) {
+            if !may_begin(&frame) {
                 return;
             }
-            (self.passed, self.left) = (self.passed + HEADER, len);
+            (self.passed, self.left, self.begun) = (self.passed + HEADER, len, Some(frame));
         }
     }
 

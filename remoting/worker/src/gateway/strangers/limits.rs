@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Limits on unauthenticated connections of a port. A new connection never waits: another unauthenticated one is closed
 /// for it.
-pub const STRANGERS: Most = Most { in_all: 256, of_peer: 64 };
+pub const STRANGERS: Most = Most { in_all: 192, of_peer: 64 };
 
 /// The time in which a connection must send what authenticates it: a valid preface, or a whole call.
 pub const PATIENCE: Duration = Duration::from_secs(5);
