@@ -26,6 +26,8 @@ _CONNECT_SECONDS: Final = 3.0
 WATCH_SECONDS: Final = 45
 _WATCH: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=WATCH_SECONDS + 10)
 PAGE: Final = 500
+# The buffer must hold the largest object, which is one line of a watch.
+_BUFFER: Final = 1 << 22
 _MERGE: Final = "application/merge-patch+json"
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 _APPLY: Final = "application/apply-patch+yaml"
@@ -101,11 +103,20 @@ class Api:
         if not configuration.verify_ssl:
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         self.server = configuration.host.rstrip("/")
-        # Proxies of the environment are not used. The buffer must hold the largest object, which is one line of a
-        # watch.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections, ssl=tls), read_bufsize=1 << 22
-        )
+        self._tls = tls
+        # Proxies of the environment are not used.
+        connector = aiohttp.TCPConnector(limit=connections, ssl=tls)
+        self._session = aiohttp.ClientSession(connector=connector, read_bufsize=_BUFFER)
+
+    def session(self, *middlewares: aiohttp.ClientMiddlewareType) -> aiohttp.ClientSession:
+        """Returns a session for others, who close it. Each request has the token that is valid then, and no fence."""
+
+        async def authorized(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+            request.headers.update(await self._headers())
+            return await send(request)
+
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
+        return aiohttp.ClientSession(connector=connector, read_bufsize=_BUFFER, middlewares=(authorized, *middlewares))
 
     async def __aenter__(self) -> Self:
         return self
@@ -144,10 +155,17 @@ class Api:
                 return items, metadata["resourceVersion"]
             query["continue"] = metadata["continue"]
 
-    async def uids(self, resource: Resource, labels: str = "") -> tuple[set[str], str]:
-        """Lists only the metadata of all objects. Returns their uids, and the version of the list."""
+    async def versions(self, resource: Resource, labels: str = "") -> tuple[dict[str, int], str]:
+        """Lists only the metadata of all objects. Returns their versions by uid, and the version of the list."""
         items, version = await self.list(resource, labels=labels, accept=_METADATA)
-        return {item["metadata"]["uid"] for item in items}, version
+        found = (item["metadata"] for item in items)
+        return {each["uid"]: int(each["resourceVersion"]) for each in found}, version
+
+    async def names(self, resource: Resource) -> bool:
+        """Whether the API server names the group of a kind to those who ask which groups there are."""
+        group, _, _ = resource.names
+        found = (await self._call("GET", resource, "/apis"))["groups"] if group else []
+        return not group or group in {each["name"] for each in found}
 
     async def watch(
         self, resource: Resource, version: str, namespace: str | None = None, labels: str = ""

@@ -1,6 +1,7 @@
 """A store of the API server's objects of one kind. Lists, watches and the answers to writes fill it."""
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator
 
 from remotegpu_operator.cluster.kube import Object, Resource
@@ -32,8 +33,9 @@ class Store:
         self._keep = keep
         self._objects: dict[str, Object] = {}
         self._uids: dict[tuple[str, str], str] = {}
-        # Recently deleted uids: the answer to a write of ours may arrive after the report of the deletion.
-        self._deleted: dict[str, None] = {}
+        # Recently deleted uids, and the version of the deletion: older states may arrive after its report, such as the
+        # answer to a write of ours. A newer one is of an object that has the label of this store again.
+        self._deleted: dict[str, float] = {}
 
     def __iter__(self) -> Iterator[Object]:
         return iter(list(self._objects.values()))
@@ -49,19 +51,35 @@ class Store:
         return self._objects.get(self._uids.get((namespace, name), ""))
 
     def store(self, new: Object) -> None:
-        """Stores an object from a list, a watch or the answer to a write. Ignores states that are not newer."""
-        uid = new["metadata"]["uid"]
-        old = self._objects.get(uid)
-        if uid in self._deleted or (old is not None and _version(new) <= _version(old)):
+        """Stores an object from a list, a watch or the answer to a write. Ignores states that are not newer.
+
+        It forgets first an older object of this name, whose deletion was not reported: both never exist at once.
+        """
+        uid, version = new["metadata"]["uid"], _version(new)
+        if version <= self.version(uid):
             return
+        if (former := self._uids.get(_name(new), uid)) != uid:
+            if version < self.version(former):
+                return
+            self.forget(former, version)
+        self._deleted.pop(uid, None)
+        old = self._objects.get(uid)
         new["metadata"].pop("managedFields", None)
         new = self._keep(new)
         self._objects[uid] = new
         self._uids[_name(new)] = uid
         self._tell(old, new)
 
-    def forget(self, uid: str) -> None:
-        self._deleted[uid] = None
+    def version(self, uid: str) -> float:
+        """Returns the version of the newest known state of an object, which may be its deletion; 0 if it is unknown."""
+        known = self._objects.get(uid)
+        return self._deleted.get(uid, 0) if known is None else _version(known)
+
+    def forget(self, uid: str, version: float = math.inf) -> None:
+        """Forgets an object that was deleted, or that has lost the label of this store, at `version`."""
+        if version < self.version(uid):
+            return
+        self._deleted[uid] = version
         if len(self._deleted) > 10_000:
             self._deleted.pop(next(iter(self._deleted)))
         old = self._objects.pop(uid, None)
@@ -73,7 +91,7 @@ class Store:
     def report(self, event: Object) -> None:
         """Follows an event of a watch. kopf makes events without a type from its lists."""
         if event["type"] == "DELETED":
-            self.forget(event["object"]["metadata"]["uid"])
+            self.forget(event["object"]["metadata"]["uid"], _version(event["object"]))
         else:
             self.store(event["object"])
 
@@ -90,7 +108,7 @@ class Store:
         """
         for uid in self._objects.keys() - present:
             if _version(self._objects[uid]) <= int(version):
-                self.forget(uid)
+                self.forget(uid, int(version))
 
     def _tell(self, old: Object | None, new: Object | None) -> None:
         """Calls `on_change`. An exception is only logged, so that a broken object does not stop the watch."""

@@ -6,8 +6,9 @@ calls `changed`, once for each real change: after an event, the answer to a writ
 when the object appears, and `now` is None when it goes.
 
 A watch may miss deletions. kopf then lists the kind again, without what is gone; a sweep (`cluster/sweep.py`) finds it
-a second after such a list, and each minute. The list that `cluster/cache.py` makes of claims then has this effect at
-once.
+a second after such a list, unless that is empty, and each minute. The list that `cluster/cache.py` makes of claims then
+has this effect at once, and so has an object that was created again under the name of the one that is gone. Each minute
+the sweep also finds other changes that kopf has not reported; of pods, those that it has not reported a minute later.
 
 Handlers decide and write nothing: they call the part that does. kopf does not repeat a handler that fails, so the work
 queue of claims and pods (`cluster/workqueue.py`) and the loops of `remotegpu_operator.pools` repeat what fails.
