@@ -195,6 +195,42 @@ class Lists:
         yield {}
 
 
+class Refusals(Lists):
+    """Refuses each list with one of `statuses`. A later one is answered."""
+
+    def __init__(self, statuses: Sequence[int]) -> None:
+        super().__init__([([], 1)])
+        self._statuses = list(statuses)
+
+    async def list(self, *more: object) -> tuple[list[Object], str]:
+        if self._statuses:
+            raise ApiError(self._statuses.pop(0), "a reason", "a message")
+        return await super().list(*more)
+
+
+def test_a_kind_that_is_not_served_is_asked_for_with_pauses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only a version that is too old (410) needs none: there is another one at once."""
+    paused, pause = list[float](), asyncio.sleep
+
+    async def count(seconds: float) -> None:
+        paused.append(seconds)
+        await pause(0)
+
+    async def follow() -> None:
+        lists = Refusals([404, 404, 410, 500])
+        async with running(Cache(cast(Api, lists), CONFIG_MAPS, Seen())):
+            await asyncio.wait_for(lists.all_told.wait(), 20)
+
+    monkeypatch.setattr(asyncio, "sleep", count)
+    asyncio.run(follow())
+    assert paused == [1.0, 1.0, 1.0]
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+        f"watching configmaps: a message ({status} a reason)" for status in (404, 404, 500)
+    ]
+
+
 def told_of(*answers: tuple[list[Object], int], meanwhile: Sequence[Object] = ()) -> dict[str, list[str | None]]:
     """Returns the changes that a cache reports for these lists. `meanwhile` is stored during the last list call."""
 

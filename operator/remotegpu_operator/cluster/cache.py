@@ -44,9 +44,9 @@ async def follow(
                 if event["type"] != "BOOKMARK":
                     store.report(event)
         except ApiError as error:
-            # The version is too old, or the watch failed for another reason: list again.
+            # The version is too old (410), or the watch failed for another reason: list again.
             version = ""
-            if not error.gone:
+            if error.status != 410:
                 _log.warning("watching %s: %s", store.resource.plural, error)
                 await asyncio.sleep(_RETRY_SECONDS)
         except Unanswered as error:
