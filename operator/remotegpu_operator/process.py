@@ -140,8 +140,8 @@ class Process:
         async with Api(await configuration(), connections=4, seconds=CALL_SECONDS) as api:
             leadership = Leadership(api, settings.namespace, settings.identity)
             async with probes.serve(settings.http_port, lambda: leadership.problem):
-                await leadership.acquire()
                 try:
+                    await leadership.acquire()
                     self._leading.get_loop().call_soon_threadsafe(self._leading.set_result, leadership)
                     await leadership.keep()
                 finally:

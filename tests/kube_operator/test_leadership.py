@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,30 @@ def test_the_lease_is_renewed_while_the_work_takes_long(
     asyncio.run(follow())
     assert seen
     assert process.status == 0
+    assert leases.get(LEASE)["spec"]["holderIdentity"] == ""
+
+
+def test_a_process_that_ends_while_it_takes_the_lease_gives_it_back(
+    process: Process, leases: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = threading.Event()
+    create = Api.create
+
+    async def unheard(api: Api, *arguments: Any) -> Object:
+        """Creates the Lease, but never returns, as if the API server's answer were lost."""
+        await create(api, *arguments)
+        written.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def follow() -> None:
+        starting = asyncio.create_task(process.start())
+        assert await asyncio.to_thread(written.wait, 20)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+
+    monkeypatch.setattr(Api, "create", unheard)
+    asyncio.run(follow())
     assert leases.get(LEASE)["spec"]["holderIdentity"] == ""
 
 

@@ -37,6 +37,8 @@ class Leadership:
         self._identity = identity
         self._clock = clock
         self._lease: Object | None = None
+        # Whether a write of the Lease has had no answer: it may have been executed.
+        self._unheard = False
         self._trusted_until = float("-inf")
         # Why this process cannot read or renew the Lease; empty if it can. Shown by the readiness probe.
         self.problem = "the API server has not answered yet"
@@ -96,12 +98,14 @@ class Leadership:
         self._trusted_until = float("-inf")
 
     async def release(self) -> None:
-        """Releases the Lease, so that another process can take over at once.
+        """Releases the Lease, so that another process can take over at once. Does nothing if it was never taken.
 
         Raises ApiError or one of `Unanswered` if the release fails: another process then waits until the Lease expires.
         """
         try:
-            while self.held and self._lease is not None:
+            # `acquire` or `keep` was cancelled during a write that the server may have executed.
+            ours = await self._read_ours() if self._unheard else self.held
+            while ours and self._lease is not None:
                 spec = self._lease["spec"] | {"holderIdentity": ""}
                 try:
                     await self._api.replace(LEASES, self._namespace, self._lease | {"spec": spec})
@@ -109,9 +113,7 @@ class Leadership:
                 except ApiError as error:
                     if not error.conflict:
                         raise
-                # `keep` was cancelled during a renewal that the server had already written.
-                if not await self._read_ours():
-                    return
+                ours = await self._read_ours()
         finally:
             self._trusted_until = float("-inf")
 
@@ -149,6 +151,7 @@ class Leadership:
         if spec.get("holderIdentity") != self._identity:
             spec |= {"acquireTime": now, "leaseTransitions": spec.get("leaseTransitions", 0) + 1}
         spec |= {"holderIdentity": self._identity, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
+        self._unheard = True
         if lease is None:
             labels = {MANAGER_LABEL: "remotegpu-operator"}
             body = {"metadata": {"name": LEASE_NAME, "namespace": self._namespace, "labels": labels}, "spec": spec}
@@ -156,4 +159,5 @@ class Leadership:
         else:
             self._lease = await self._api.replace(LEASES, self._namespace, lease | {"spec": spec})
         self._trusted_until = started + TRUST_SECONDS
+        self._unheard = False
         self.problem = ""
