@@ -16,8 +16,10 @@ _log = logging.getLogger("remotegpu_operator")
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     audit.set_up()
-    # kopf and asyncio log every step. Messages for people are in the operator's log and in Events.
-    logging.getLogger("kopf").setLevel(logging.ERROR)
+    # kopf logs every step. Messages for people are in the operator's log and in Events.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    # It logs each attempt of a request as an error, and raises the last one.
+    logging.getLogger("kopf._cogs.clients.api").setLevel(logging.CRITICAL)
     try:
         process = Process(Settings.of())
     except SettingsError as error:

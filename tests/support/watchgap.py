@@ -17,7 +17,7 @@ from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 
 _ONE_HOP = {"host", "content-length", "transfer-encoding", "connection", "accept-encoding", "content-encoding"}
-_EXPIRED = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410}
+_EXPIRED = 410
 
 
 class WatchGap:
@@ -31,33 +31,34 @@ class WatchGap:
         self._tls.load_cert_chain(configuration.cert_file, configuration.key_file)
         self.kubeconfig = folder / "watch-gap.kubeconfig"
         self._watches: defaultdict[str, set[asyncio.Task[object]]] = defaultdict(set)
-        # By path: set when the gap is over, and the number of watches that have come since it began.
-        self._gaps: dict[str, asyncio.Event] = {}
+        # By path: what ends the gap, and the number of watches that have come since it began.
+        self._gaps: dict[str, asyncio.Future[tuple[int, int]]] = {}
         self.waiting: defaultdict[str, int] = defaultdict(int)
 
     def begin(self, path: str) -> None:
         """Ends the watches of a path. Later ones get no answer before `end`."""
         self._loop.call_soon_threadsafe(self._begin, path)
 
-    def end(self, path: str) -> None:
-        """Answers each watch that waits with 410."""
-        self._loop.call_soon_threadsafe(self._end, path)
+    def end(self, path: str, code: int = _EXPIRED, status: int = 200) -> None:
+        """Answers each watch that waits with an error event. With another `status`, the watch itself is refused."""
+        self._loop.call_soon_threadsafe(self._end, path, code, status)
 
     def _begin(self, path: str) -> None:
-        self._gaps[path] = asyncio.Event()
+        self._gaps[path] = self._loop.create_future()
         for task in self._watches[path]:
             task.cancel()
 
-    def _end(self, path: str) -> None:
-        self._gaps.pop(path).set()
+    def _end(self, path: str, code: int, status: int) -> None:
+        self._gaps.pop(path).set_result((code, status))
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         path = request.path
         watches = "watch" in request.query
         if watches and (gap := self._gaps.get(path)) is not None:
             self.waiting[path] += 1
-            await gap.wait()
-            return web.json_response({"type": "ERROR", "object": _EXPIRED})
+            code, status = await asyncio.shield(gap)
+            error = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Test", "code": code}
+            return web.json_response(error if status >= 400 else {"type": "ERROR", "object": error}, status=status)
         task = asyncio.current_task()
         assert task is not None
         if watches:

@@ -1,15 +1,22 @@
 """The process: what happens when it starts, when it ends, and when it needs access to the API server."""
 
-import dataclasses
+import asyncio
 import functools
-from typing import Any
+import logging
+from typing import Any, Final
 
+import aiohttp
 import kopf
 from kopf._core.reactor import inventory
 
 from remotegpu_operator.cluster.kube import PAGE, WATCH_SECONDS
 from remotegpu_operator.handlers import claims, classes, nodes, pods, pools, quotas
 from remotegpu_operator.process import Process
+
+_log = logging.getLogger(__name__)
+
+_REFUSED_SECONDS: Final = 1.0
+_LEFT_SECONDS: Final = 5.0
 
 
 @kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT)
@@ -30,15 +37,34 @@ async def process_ends(memo: Process, **_: Any) -> None:
 
     kopf ends after a SIGTERM (status 0), and when the Lease is lost or the work fails (status 1), which `Process.stop`
     tells it. From the loss of the Lease on, each write raises NotLeaderError (`Leadership.check`, called by `Api`).
+    It also ends when one of its own watches fails (status 1, decision 039). The others are then still there, and kopf
+    would wait for them without end, since it cancels them together with what they wait for.
     """
+    left = [each for each in asyncio.all_tasks() if each.get_name().startswith("watcher for ")]
+    for each in left:
+        each.cancel()
+    if left:
+        await asyncio.wait(left, timeout=_LEFT_SECONDS)
     await memo.end()
 
 
-@kopf.on.login()
-def access_is_needed(memo: Process, **arguments: Any) -> kopf.ConnectionInfo | None:
-    inside = kopf.login_with_service_account(**arguments)
-    # kopf's login alone needs cluster DNS.
-    return dataclasses.replace(inside, server=memo.api.server) if inside else kopf.login_with_kubeconfig(**arguments)
+@kopf.on.login(backoff=_REFUSED_SECONDS)
+async def access_is_needed(memo: Process, **_: Any) -> kopf.AiohttpSession:
+    """Gives kopf a new session: at the start, and whenever the API server has refused a request with 401.
+
+    kopf never takes a session that was refused again, but this one is another: also a valid token is refused at times,
+    such as when the API server cannot look its account up.
+    """
+    return kopf.AiohttpSession(server=memo.api.server, aiohttp_session=memo.api.session(_refused_slowly))
+
+
+async def _refused_slowly(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Keeps a refusal for a second: kopf logs in and asks again at once after it, for as long as it is refused."""
+    response = await send(request)
+    if response.status == 401:
+        _log.warning("kopf asks again, since the API server refuses its access (401): %s", request.url.path)
+        await asyncio.sleep(_REFUSED_SECONDS)
+    return response
 
 
 def connect(process: Process) -> None:
@@ -83,7 +109,12 @@ class NoDiffBase(kopf.DiffBaseStorage):
 
 
 class NoMemories(inventory.ResourceMemories):
-    """kopf remembers nothing of single objects. It would never forget one whose deletion it missed."""
+    """kopf remembers nothing of single objects. It would never forget one whose deletion it missed.
 
-    async def recall(self, *_: Any, memobase: Any = None, **__: Any) -> inventory.ResourceMemory:
+    `memobase` has no default: without it no handler would have the process, and all would fail silently.
+    """
+
+    async def recall(  # type: ignore[override]
+        self, *_: Any, memobase: Any, **__: Any
+    ) -> inventory.ResourceMemory:
         return inventory.ResourceMemory(memo=memobase)
