@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import uuid
 from collections.abc import Callable
@@ -15,9 +16,11 @@ from remotegpu.api.claims import Allocation, ClaimStatus, Phase, PodReference, l
 from remotegpu.appliance.claims.leases import ClaimLeases
 from remotegpu.appliance.leases.leases import Leases
 from remotegpu.appliance.metrics import Counters
+from remotegpu.appliance.service import ControlService
 from remotegpu.appliance.settings import Limits
 from remotegpu.appliance.shares.allocation import GpuLeases
 from remotegpu.appliance.shares.views import PhysicalGpu
+from remotegpu.rpc import pb
 
 MIB = 1 << 20
 GPUS = [PhysicalGpu("GPU", bytes([number] * 16), 1024 * MIB, (0, number, 0), {}) for number in range(2)]
@@ -51,9 +54,19 @@ class Appliance:
         self.leases = Leases(GPUS, allocator, Mock(), sessions, Limits(), 0, Counters())
         self.claims = ClaimLeases("here", self.leases, Mock(), GPUS)
 
+    def report(self, owner: str | None = None) -> pb.InventoryReply:
+        """What the operator, or an `owner` of leases, is told."""
+        parts: Any = {name: Mock() for name in inspect.signature(ControlService).parameters}
+        parts |= {"leases": self.leases, "unserved": self.claims.unserved, "name": "here"}
+        parts["hardware"].snapshot = Mock(gpus=GPUS, table_hash=7, driver_version=13000)
+        parts["backend"].name, parts["environments"].alive.return_value = "software", []
+        return ControlService(**parts).inventory(owner)
+
     @property
     def refused(self) -> set[str]:
-        return set(self.claims.unserved())
+        unserved = self.claims.unserved()
+        assert unserved is not None, "the claims are known"
+        return set(unserved)
 
     @property
     def served(self) -> set[str]:
@@ -164,5 +177,20 @@ def test_what_was_made_first_is_placed_first(order: Callable[[list[Object]], lis
         restored, runs = claim("a", 1024, created=9), [claim("b", 500, created=1), claim("c", 500, created=2)]
         one.claims.listed(order([restored, *runs]))
         assert (one.served, one.refused) == (ids(*runs), ids(restored))
+
+    asyncio.run(scenario())
+
+
+def test_until_it_has_read_the_claims_it_says_so() -> None:
+    async def scenario() -> None:
+        one = Appliance()
+        one.claims.unreachable("connection refused")
+        assert (one.report().claims_unknown, list(one.report().unserved)) == (True, [])
+        assert not one.report(owner="alice").claims_unknown, "that is not for others"
+        refused = claim("refused", 2048)
+        one.claims.listed([refused])
+        one.claims.unreachable("connection refused")
+        assert not one.report().claims_unknown, "what it knew stays valid"
+        assert {each.lease_id for each in one.report().unserved} == ids(refused)
 
     asyncio.run(scenario())

@@ -59,8 +59,9 @@ class Report:
     # The number of sessions, by the claim's uid. A change alone is no news.
     sessions: Mapping[str, int] = field(default_factory=dict, compare=False)
     driver: int = 0  # the version of CUDA that the driver provides
-    # Why the appliance serves no claim that is allocated there, by the id of the claim's lease.
-    unserved: Mapping[str, str] = field(default_factory=dict)
+    # Why the appliance serves no claim that is allocated there, by the id of the claim's lease. None if it has not read
+    # the claims yet; an appliance of the release before does not say so.
+    unserved: Mapping[str, str] | None = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -274,5 +275,5 @@ def report_of(reply: pb.InventoryReply) -> Report:
         in_use,
         sessions,
         reply.driver_version,
-        {each.lease_id: each.why for each in reply.unserved},
+        None if reply.claims_unknown else {each.lease_id: each.why for each in reply.unserved},
     )

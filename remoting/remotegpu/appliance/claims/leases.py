@@ -52,8 +52,8 @@ class ClaimLeases:
             self._forget(lease_id, "its claim was deleted")
         for claim in here.values():
             self._keep(claim)
-        self.known, self.trouble = True, ""
         self._place()
+        self.known, self.trouble = True, ""
 
     def changed(self, claim: Object) -> None:
         here = self._read(claim)
@@ -75,8 +75,13 @@ class ClaimLeases:
             _log.warning("the API server does not answer, what is known of claims stays valid: %s", why)
         self.trouble = why
 
-    def unserved(self) -> dict[str, str]:
-        """Returns why claims that are allocated here have no lease, by the ids of their leases. Any thread may call."""
+    def unserved(self) -> dict[str, str] | None:
+        """Returns why claims that are allocated here have no lease, by the ids of their leases. Any thread may call.
+
+        Returns None while the claims are not known.
+        """
+        if not self.known:
+            return None
         complained = self._complained.copy()
         return {lease_id: why for lease_id, why in complained.items() if self._leases.by_id(lease_id) is None}
 
