@@ -79,6 +79,7 @@ def test_an_appliance_that_refuses_a_claim_again_does_not_get_it_for_five_minute
     time.refuse(served)
     assert served.avoided(CLAIM) == set(), "its GPU may have room again"
     first = time.now
+    served.told("here", {})
     time.now += 60
     time.refuse(served)
     assert served.avoided(CLAIM) == {"here"}
