@@ -1,4 +1,4 @@
-"""What an appliance says of claims for which it has no room, while leases of others end. Its workers are stand-ins."""
+"""Claims for which an appliance has no room, and what it tells of them while leases of others end, without workers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Appliance:
         self.claims = ClaimLeases("here", self.leases, Mock(), GPUS)
 
     def report(self, owner: str | None = None) -> pb.InventoryReply:
-        """What the operator, or an `owner` of leases, is told."""
+        """Returns the reply to the operator, or to an `owner` of leases."""
         parts: Any = {name: Mock() for name in inspect.signature(ControlService).parameters}
         parts |= {"leases": self.leases, "unserved": self.claims.unserved, "name": "here"}
         parts["hardware"].snapshot = Mock(gpus=GPUS, table_hash=7, driver_version=13000)
@@ -170,7 +170,7 @@ def test_a_claim_that_is_placed_anew_is_not_refused_for_what_it_had() -> None:
 
 @pytest.mark.parametrize("order", [list, lambda claims: claims[::-1]], ids=["first", "last"])
 def test_what_was_made_first_is_placed_first(order: Callable[[list[Object]], list[Object]]) -> None:
-    """As at a restart, where a claim that came back with a backup has a name before all others."""
+    """Restarts an appliance, where a claim that came back with a backup has a name before all others."""
 
     async def scenario() -> None:
         one = Appliance()

@@ -137,7 +137,7 @@ def test_a_pod_does_not_start_on_a_share_that_its_appliance_refuses(
 
 
 def test_a_pod_waits_for_an_appliance_that_has_not_read_its_claims(kube: Kube, nodes: Nodes, running: Operator) -> None:
-    """As where appliances and operator start together after a restore. What refuses nothing may not have looked."""
+    """Starts appliances and operator together, as after a restore. What refuses nothing may not have looked."""
     del running
     appliance = only(nodes)
 
