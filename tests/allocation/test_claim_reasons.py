@@ -460,3 +460,10 @@ def test_an_appliance_that_refused_a_claim_does_not_get_it() -> None:
         "some minutes later",
     )
     assert isinstance(settled(pool, request("two", Ask(2, 100)))["two"], Placed), "it is tried again"
+
+
+def test_a_claim_that_was_refused_holds_up_none_that_asks_for_the_same() -> None:
+    pool = allocator(appliance("a", gpu(0)))
+    decisions = settled(pool, request("c1", Ask(1, 500), refused_by=frozenset({"a"})), request("c2", Ask(1, 500)))
+    assert isinstance(decisions["c1"], Waiting)
+    assert isinstance(decisions["c2"], Placed)
