@@ -206,6 +206,10 @@ class Inventory:
                     # The client's message about a failed connection is for users of the command line.
                     silent = error.failure is Failure.UNAVAILABLE
                     contact.problem = f"nothing answers at {contact.target.address}" if silent else str(error)
+                    if silent and client is not None:
+                        # A gateway counts a call that its client gave up until the connection ends.
+                        client.close()
+                        client = None
                 except NoTokenError as error:
                     contact.problem = str(error)
                 contact.tried.set()
