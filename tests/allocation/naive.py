@@ -102,6 +102,9 @@ def _serve(
     if len(suitable) < count:
         too_small = max(_size(request, gpu) for _, gpu in matching) < LEAST
         return Reason.NO_MATCHING_GPU if too_small and len(matching) >= count else Reason.TOO_LARGE
+    suitable = [(a, g) for a, g in suitable if a.name not in request.refused_by]
+    if len(suitable) < count:
+        return Reason.WAITING_FOR_CAPACITY
     if _over(world, request, count * min(_milli(request, gpu) for _, gpu in suitable)):
         return Reason.QUOTA_EXCEEDED
     kept = {gpu for ahead, gpus in wanted for gpu in gpus if world.holds_up(ahead, gpus, request)}

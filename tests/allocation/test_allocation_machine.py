@@ -178,6 +178,18 @@ class AllocationMachine(RuleBasedStateMachine):
             self.allocator.submit(request)
             self.settle()
 
+    @rule(data=st.data(), refuse=st.booleans())
+    def refused(self, data: st.DataObject, refuse: bool) -> None:
+        """An appliance that refused the claim does not get it, until it is tried again."""
+        if self.world.waiting:
+            uid = data.draw(st.sampled_from(list(self.world.waiting)))
+            request = self.world.waiting[uid]
+            names = [each.name for each in self.world.pools.get(request.pool, ())]
+            by = data.draw(st.frozensets(st.sampled_from(names))) if refuse and names else frozenset()
+            request = self.world.waiting[uid] = replace(request, refused_by=by)
+            self.allocator.submit(request)
+            self.settle()
+
     @rule(data=st.data(), pool=st.sampled_from(POOLS), phase=st.sampled_from(AppliancePhase), forgotten=st.booleans())
     def change_phase(self, data: st.DataObject, pool: str, phase: AppliancePhase, forgotten: bool) -> None:
         """A lost appliance's claims are lost with it; its GPUs may stay known or not."""

@@ -442,3 +442,28 @@ def test_a_pool_serves_the_namespaces_that_it_names() -> None:
     assert [each.request for each in made.settle() if isinstance(each, Placed)] == [member]
     made.set_pool("default", [appliance("a", gpu(0)), appliance("b", gpu(1))])
     assert [each.request for each in made.settle() if isinstance(each, Placed)] == [outsider]
+
+
+def test_an_appliance_that_refused_a_claim_does_not_get_it() -> None:
+    pool = allocator(appliance("a", gpu(0), gpu(1)), appliance("b", gpu(2)))
+    asked = request("c", Ask(1, 1000), refused_by=frozenset({"a"}))
+    placed = settled(pool, asked)["c"]
+    assert isinstance(placed, Placed)
+    assert [each.appliance for each in placed.allocations] == ["b"]
+    assert waits(pool, replace(asked, uid="next", name="next")) == (
+        Reason.WAITING_FOR_CAPACITY,
+        "1 of a GPU is not free in pool default: its GPU has nothing free; a refused it",
+    )
+    assert waits(pool, request("two", Ask(2, 100), refused_by=frozenset({"a"}))) == (
+        Reason.WAITING_FOR_CAPACITY,
+        "pool default has too few other GPUs for it: a refused it twice, and its log says why; there it is tried again "
+        "some minutes later",
+    )
+    assert isinstance(settled(pool, request("two", Ask(2, 100)))["two"], Placed), "it is tried again"
+
+
+def test_a_claim_that_was_refused_holds_up_none_that_asks_for_the_same() -> None:
+    pool = allocator(appliance("a", gpu(0)))
+    decisions = settled(pool, request("c1", Ask(1, 500), refused_by=frozenset({"a"})), request("c2", Ask(1, 500)))
+    assert isinstance(decisions["c1"], Waiting)
+    assert isinstance(decisions["c2"], Placed)

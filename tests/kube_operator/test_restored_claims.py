@@ -136,6 +136,42 @@ def test_a_pod_does_not_start_on_a_share_that_its_appliance_refuses(
     assert kube.get(f"{TEAM}/pods/p")["spec"].get("schedulingGates"), "its pod was not let go meanwhile"
 
 
+def test_a_pod_waits_for_an_appliance_that_has_not_read_its_claims(kube: Kube, nodes: Nodes, running: Operator) -> None:
+    """Starts appliances and operator together, as after a restore. What refuses nothing may not have looked."""
+    del running
+    appliance = only(nodes)
+
+    def reports() -> None:
+        calls = appliance.calls
+        until(lambda: appliance.calls > calls + 2, 30, "two whole reports later")
+
+    appliance.claims_unknown = True
+    reports()
+    pod = kube("POST", f"{TEAM}/pods", gated_pod("p", "default", 500))
+    name = f"p-{pod['metadata']['uid']}"
+    until(lambda: state(kube, name)[0] == "Allocated", 30, "it has its share")
+    reports()
+    assert kube.get(f"{TEAM}/pods/p")["spec"].get("schedulingGates"), "nobody has confirmed the share"
+    appliance.claims_unknown = False
+    until(lambda: not kube.get(f"{TEAM}/pods/p")["spec"].get("schedulingGates"), 30, "it starts")
+
+
+def test_a_claim_that_its_appliance_refuses_again_goes_to_another(kube: Kube, nodes: Nodes, running: Operator) -> None:
+    """An appliance whose GPU has less room than it says. It is the one that the allocator would take each time."""
+    del running
+    kube("POST", "/api/v1/nodes", node("node-b"))
+    ready(kube, 2)
+    (first,) = make(kube, "mine", "0.5")["status"]["allocations"]
+    nodes.appliances[f"{first['appliance']}-0"].unserved = {
+        lease_id_of(stored(kube, "mine")["metadata"]["uid"]): NO_ROOM
+    }
+
+    def where() -> set[str]:
+        return {each["appliance"] for each in stored(kube, "mine")["status"].get("allocations") or []}
+
+    until(lambda: where() not in ({first["appliance"]}, set()), 60, "it is elsewhere")
+
+
 def test_while_an_appliance_does_not_answer_its_claims_say_so_and_keep_their_shares(
     kube: Kube, nodes: Nodes, running: Operator
 ) -> None:

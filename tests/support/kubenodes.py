@@ -29,6 +29,7 @@ class Appliance(pb_grpc.ControlServicer):
         self.full = ""
         # Why it refuses claims, by the ids of their leases.
         self.unserved: dict[str, str] = {}
+        self.claims_unknown = False
         self.calls = 0
         # The leases to report; a test sets them.
         self.leases: list[pb.Lease] = []
@@ -90,6 +91,7 @@ class Appliance(pb_grpc.ControlServicer):
             gpus=self.gpus, leases=self.leases, versions=versions, backend="software", draining=self.draining,
             opens_no_session=self.full,
             unserved=[pb.Unserved(lease_id=each, why=why) for each, why in self.unserved.items()],
+            claims_unknown=self.claims_unknown,
         )  # fmt: skip
 
 

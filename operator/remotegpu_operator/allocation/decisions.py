@@ -28,6 +28,8 @@ class Request:
     appliance: str = ""
     # The appliances and GPUs that a suspended claim must get again; empty for other claims.
     again: tuple[tuple[str, str], ...] = ()
+    # Appliances that do not get the claim now, because they have refused it.
+    refused_by: frozenset[str] = frozenset()
 
     @property
     def turn(self) -> tuple[int, str, str, str, str]:
@@ -35,7 +37,9 @@ class Request:
         return (-self.priority, self.created, self.namespace, self.name, self.uid)
 
 
-def request_of(claim: GPUClaim, classes: Mapping[str, int] = MappingProxyType({})) -> Request:
+def request_of(
+    claim: GPUClaim, classes: Mapping[str, int] = MappingProxyType({}), refused_by: frozenset[str] = frozenset()
+) -> Request:
     """Builds the request of a claim. `classes` has the value of each PriorityClass by name."""
     named = claim.spec.priority_class
     return Request(
@@ -54,6 +58,7 @@ def request_of(claim: GPUClaim, classes: Mapping[str, int] = MappingProxyType({}
         again=tuple((each.appliance, each.gpu) for each in claim.status.allocations)
         if claim.status.phase is Phase.SUSPENDED
         else (),
+        refused_by=refused_by,
     )
 
 

@@ -10,6 +10,8 @@ from remotegpu.api.pools import NO_ROOM_FOR_SESSIONS, AppliancePhase, ApplianceS
 from remotegpu.api.quantities import MILLI_PER_GPU, Ask, format_bytes
 from remotegpu_operator.allocation.decisions import Request
 
+_Shape = tuple[str, Ask, bool, str, frozenset[str]]
+
 # The largest ratio of memory sizes for which a fraction has a meaning. GPUs of one model differ by some percent with
 # and without error correction.
 _SAME_MEMORY: Final = 1.1
@@ -60,7 +62,9 @@ class Inventory:
     kinds: tuple[int, ...] = field(default=(), compare=False, repr=False)
     kind_of: tuple[int, ...] = field(default=(), compare=False, repr=False)
     # Caches. An inventory never changes, and most claims have one of a few shapes.
-    _known: dict[tuple[str, Ask, bool, str], Candidates] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[tuple[str, Ask, bool, str, frozenset[str]], Candidates] = field(
+        default_factory=dict, compare=False, repr=False
+    )
     _at: dict[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -103,7 +107,7 @@ class Inventory:
         return bits(len(self.slots), indices)
 
     def candidates(self, request: Request) -> Candidates:
-        shape = (request.model.casefold(), request.ask, request.offload, request.appliance)
+        shape = (request.model.casefold(), request.ask, request.offload, request.appliance, request.refused_by)
         if (known := self._known.get(shape)) is None:
             promised = request.ask.compute.is_given and not self.divides_time
             known = self._known[shape] = self._without_time() if promised else self._candidates(request)
@@ -133,19 +137,30 @@ class Inventory:
             said = f"a fraction of a GPU says nothing in pool {self.pool}: {mixed}; ask for memory, or for a model"
             return Candidates(reason=Reason.MIXED_MEMORY, message=said)
         fitting = [i for i in matching if LEAST_MEMORY <= self.bytes_of(ask, i) <= self.slots[i].gpu.shareable]
+        willing = [i for i in fitting if self.slots[i].appliance not in request.refused_by]
+        refusing = [f"{name} refused it" for i in fitting if (name := self.slots[i].appliance) in request.refused_by]
         if len(fitting) < ask.count:
             reason, said = self._too_few(request, [self.slots[i].gpu for i in matching])
-            return Candidates(reason=reason, message=said)
+        elif len(willing) < ask.count:
+            said = f"pool {self.pool} has too few other GPUs for it: {some(dict.fromkeys(refusing))} twice"
+            said += ", and its log says why; there it is tried again some minutes later"
+            reason = Reason.WAITING_FOR_CAPACITY
+        else:
+            return self._of(ask, willing, refusing, singly=bool(request.appliance or refusing))
+        return Candidates(reason=reason, message=said)
+
+    def _of(self, ask: Ask, fitting: list[int], refusing: list[str], *, singly: bool) -> Candidates:
+        """Returns the GPUs in `fitting` as candidates. Not `singly`: they are all GPUs of their kinds."""
         kinds: tuple[tuple[int, int], ...] = ()
-        if not request.appliance:
+        if not singly:
             kinds = tuple((self.bytes_of(ask, i), kind) for kind, i in {self.kind_of[i]: i for i in fitting}.items())
         return Candidates(
             slots=tuple(fitting),
             kinds=kinds,
-            singles=tuple((self.bytes_of(ask, i), i) for i in fitting) if request.appliance else (),
+            singles=tuple((self.bytes_of(ask, i), i) for i in fitting) if singly else (),
             mask=self.mask_of(fitting),
             open=sum(not self.slots[i].closed for i in fitting),
-            closed=some(dict.fromkeys(self.slots[i].closed for i in fitting if self.slots[i].closed), 2),
+            closed=some(dict.fromkeys([*filter(None, (self.slots[i].closed for i in fitting)), *refusing]), 2),
             charge=ask.count * min(charge(ask, self.slots[i].gpu) for i in fitting),
         )
 

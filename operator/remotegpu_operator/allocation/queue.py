@@ -132,5 +132,5 @@ class Walk:
 def _key(request: Request, stage: float) -> Hashable:
     if request.again:
         return request.uid
-    asks = (request.ask, request.model.casefold(), request.offload, request.appliance, request.placement)
-    return (request.namespace, stage, asks)
+    where = (request.model.casefold(), request.offload, request.appliance, request.refused_by)
+    return (request.namespace, stage, request.ask, request.placement, where)

@@ -59,8 +59,9 @@ class Report:
     # The number of sessions, by the claim's uid. A change alone is no news.
     sessions: Mapping[str, int] = field(default_factory=dict, compare=False)
     driver: int = 0  # the version of CUDA that the driver provides
-    # Why the appliance serves no claim that is allocated there, by the id of the claim's lease.
-    unserved: Mapping[str, str] = field(default_factory=dict)
+    # Why the appliance serves no claim that is allocated there, by the id of the claim's lease. None if it has not read
+    # the claims yet; an appliance of the release before does not say so.
+    unserved: Mapping[str, str] | None = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -205,6 +206,10 @@ class Inventory:
                     # The client's message about a failed connection is for users of the command line.
                     silent = error.failure is Failure.UNAVAILABLE
                     contact.problem = f"nothing answers at {contact.target.address}" if silent else str(error)
+                    if silent and client is not None:
+                        # A gateway counts a call that its client gave up until the connection ends.
+                        client.close()
+                        client = None
                 except NoTokenError as error:
                     contact.problem = str(error)
                 contact.tried.set()
@@ -274,5 +279,5 @@ def report_of(reply: pb.InventoryReply) -> Report:
         in_use,
         sessions,
         reply.driver_version,
-        {each.lease_id: each.why for each in reply.unserved},
+        None if reply.claims_unknown else {each.lease_id: each.why for each in reply.unserved},
     )

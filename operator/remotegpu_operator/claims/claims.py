@@ -98,7 +98,7 @@ class Claims:
             self._index.claims, self._pools, self._allocator, self._moves, on_capacity, self._tell_of_pool
         )
         self.resizes = Resizes(self._allocator, self._priorities, lambda uid: self._queue.add(("claim", uid)))
-        self.served = Served(self._index.claims, self._look_again_in)
+        self.served = Served(self._index.claims, self._look_again_in, self._retry_in)
         # By uid: the reason and message for each claim that the operator is deleting.
         self._ending: dict[str, tuple[str, str]] = {}
         self._user_label = accounting.user_label
@@ -212,6 +212,7 @@ class Claims:
         self._decisions.pop(claim.uid, None)
         self._moves.forget(claim.uid)
         self.resizes.forget(claim.uid)
+        self.served.forget(claim)
         self._allocator.release(claim.uid)
         audit.released(claim, self._user_of, *self._ending.pop(claim.uid, ("Deleted", "somebody deleted the claim")))
         self.usage.gone(claim.uid)
@@ -237,8 +238,9 @@ class Claims:
             self._allocator.release(claim.uid)
         elif not isinstance(self._decisions.get(claim.uid), Placed):
             if before is not None and before.status.phase in statuses.HOLDING:
+                self.served.displaced(before)
                 self._allocator.release(claim.uid)
-            self._allocator.submit(request_of(claim, self._priorities))
+            self._allocator.submit(request_of(claim, self._priorities, self.served.avoided(claim)))
 
     def _window_changed(self, claim: GPUClaim) -> None:
         """Handles a schedule's window that begins or ends and so suspends or resumes the claim."""
@@ -264,6 +266,15 @@ class Claims:
         if (claim := self._index.claims.get(uid)) is not None:
             for pod in self._index.users(claim):
                 self._queue.add_later(("pod", pod["metadata"]["uid"]), seconds)
+
+    def _retry_in(self, uid: str, seconds: float) -> None:
+        """Tells the allocator of a claim anew after some seconds, as if a schedule's window had changed."""
+
+        def retry() -> None:
+            if (claim := self._index.claims.get(uid)) is not None:
+                self._window_changed(claim)
+
+        asyncio.get_running_loop().call_later(seconds + 0.1, retry)
 
     def node_changed(self, name: str) -> None:
         self._landing.changed()

@@ -105,7 +105,7 @@ class ControlService(pb_grpc.ControlServicer):
         known: Callable[[int], None],
         drain: Callable[[float], int],
         checks: Callable[[], list[pb.Check]],
-        unserved: Callable[[], Mapping[str, str]],
+        unserved: Callable[[], Mapping[str, str] | None],
         refusals: Refusals,
     ) -> None:
         self._backend = backend
@@ -372,6 +372,8 @@ class ControlService(pb_grpc.ControlServicer):
         gpus = self._hardware.snapshot.gpus
         live = self._leases.all()
         allocator = self._leases.allocator
+        # Only an administrator, as the operator is, learns of other tenants' claims.
+        unserved = self._unserved() if owner is None else {}
         leases = leases_now(live, gpus, allocator)
         return pb.InventoryReply(
             gpus=gpus_now(gpus, allocator, leases),
@@ -381,10 +383,8 @@ class ControlService(pb_grpc.ControlServicer):
             backend=self._backend.name,
             draining=self._leases.draining,
             opens_no_session=self._leases.shortage(),
-            # Only an administrator, as the operator is, learns of other tenants' claims.
-            unserved=[pb.Unserved(lease_id=each, why=why) for each, why in self._unserved().items()]
-            if owner is None
-            else [],
+            unserved=[pb.Unserved(lease_id=each, why=why) for each, why in (unserved or {}).items()],
+            claims_unknown=unserved is None,
             appliance=self._name,
             environments=self._environments_now(),
             compute_mode="turns" if allocator.divides_time else "shared",

@@ -110,11 +110,14 @@ fn real(path: &Path) -> PathBuf {
 }
 
 /// Adds the minimal set of paths that covers all files beneath `path` except the hidden ones. Links are skipped,
-/// because their targets are covered at their real paths.
+/// because their targets are covered at their real paths. Adds nothing if `path` is itself hidden.
 fn beside(path: &Path, hidden: &[PathBuf], readable: &mut Vec<PathBuf>) {
+    if hidden.iter().any(|one| path.starts_with(one)) {
+        return;
+    }
     if !hidden.iter().any(|one| one.starts_with(path)) {
         readable.push(path.to_owned());
-    } else if !hidden.iter().any(|one| one == path) {
+    } else {
         for entry in path.read_dir().into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| !kind.is_symlink()) {
                 beside(&entry.path(), hidden, readable);
@@ -163,6 +166,22 @@ mod tests {
         assert!(rules.len() < 100, "{} rules", rules.len());
         assert!(!rules.keys().any(|path| root.starts_with(path)), "no rule covers a folder that leads there");
         assert!(rules.contains_key(&real(Path::new("/usr"))));
+    }
+
+    #[test]
+    fn a_link_that_leads_beneath_a_hidden_folder_opens_nothing() {
+        let root = std::env::temp_dir().join(format!("remotegpu-links-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("secrets/account")).expect("folder");
+        std::fs::write(root.join("secrets/account/token"), "").expect("file");
+        std::fs::write(root.join("library"), "").expect("file");
+        for (link, target) in [("folder", "secrets/account"), ("file", "secrets/account/token"), ("open", "library")] {
+            std::os::unix::fs::symlink(target, root.join(link)).expect("link");
+        }
+        let readable = ["folder", "file", "open", "secrets/account"].map(|name| root.join(name));
+        let rules = allowed(&readable, &[root.join("secrets")], Writable::Beneath(&[]));
+        let root = root.canonicalize().expect("root");
+        std::fs::remove_dir_all(&root).expect("removed");
+        assert_eq!(rules.into_keys().collect::<Vec<_>>(), [root.join("library")]);
     }
 
     #[test]

@@ -52,8 +52,8 @@ class ClaimLeases:
             self._forget(lease_id, "its claim was deleted")
         for claim in here.values():
             self._keep(claim)
-        self.known, self.trouble = True, ""
         self._place()
+        self.known, self.trouble = True, ""
 
     def changed(self, claim: Object) -> None:
         here = self._read(claim)
@@ -75,8 +75,13 @@ class ClaimLeases:
             _log.warning("the API server does not answer, what is known of claims stays valid: %s", why)
         self.trouble = why
 
-    def unserved(self) -> dict[str, str]:
-        """Returns why claims that are allocated here have no lease, by the ids of their leases. Any thread may call."""
+    def unserved(self) -> dict[str, str] | None:
+        """Returns why claims that are allocated here have no lease, by the ids of their leases. Any thread may call.
+
+        Returns None while the claims are not known.
+        """
+        if not self.known:
+            return None
         complained = self._complained.copy()
         return {lease_id: why for lease_id, why in complained.items() if self._leases.by_id(lease_id) is None}
 
@@ -142,7 +147,8 @@ class ClaimLeases:
     def _take(self, claim: Claim) -> None:
         lease_id = claim.lease_id
         before = self._claims.get(lease_id)
-        if before is not None and not claim.has_place_of(before):
+        if before is None or not claim.has_place_of(before):
+            self._complained.pop(lease_id, None)
             self._forget(lease_id, "its claim was placed anew")
         self._claims[lease_id] = claim
         self._leases.update_claim(claim)
@@ -183,7 +189,8 @@ class ClaimLeases:
         self._tell()
 
     def _place_all(self) -> None:
-        for lease_id, claim in self._claims.items():
+        # An older claim goes first, so one that comes back with a backup takes no place from those that have run.
+        for lease_id, claim in sorted(self._claims.items(), key=lambda each: each[1].turn):
             lease = self._leases.by_id(lease_id)
             if lease is not None and lease.resize_problem:
                 self._resize(lease, claim)
@@ -193,9 +200,10 @@ class ClaimLeases:
                 try:
                     self._leases.place(claim, self.placement(claim))
                 except NoRoomError as error:
+                    # While memory is being freed, a refusal is no news, and an earlier one stays.
                     if not self._leases.ending:
                         self._complain(lease_id, str(claim), str(error))
-                        continue
+                    continue
             self._complained.pop(lease_id, None)
 
     def _complain(self, lease_id: str, name: str, why: str) -> None:

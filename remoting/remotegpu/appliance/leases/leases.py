@@ -79,6 +79,8 @@ class Leases:
         # Ended leases, kept because the gateway reports their last usage after the end.
         self._ended: dict[str, Lease] = {}
         self._endings: set[asyncio.Task[None]] = set()
+        # Ended leases whose share is not free yet.
+        self._freeing: set[str] = set()
         # Secrets and new places of leases that moved away.
         self._moved: dict[str, tuple[str, str]] = {}
         # A timer for the next time when a reservation of a waiting request begins or ends.
@@ -91,8 +93,8 @@ class Leases:
 
     @property
     def ending(self) -> bool:
-        """Whether some lease is ending, so that memory will become free."""
-        return bool(self._endings)
+        """Whether memory will become free because a lease has ended. No longer true when `when_released` is called."""
+        return bool(self._freeing)
 
     def when_released(self, listener: Callable[[], None]) -> None:
         """Registers a callback for each time when a share becomes free."""
@@ -296,6 +298,7 @@ class Leases:
         # Wakes callers that wait to open a session; they find that the lease has ended.
         lease.running.set()
         _log.info("lease %s (%s) ends: %s", lease_id[:8], lease.client, reason)
+        self._freeing.add(lease_id)
         return self._spawn(self._release(lease, reason))
 
     async def finish_end(self, lease_id: str) -> None:
@@ -421,13 +424,16 @@ class Leases:
 
     async def _release(self, lease: Lease, reason: str) -> None:
         code = CUDA_ERROR_DEVICE_UNAVAILABLE
-        await asyncio.gather(
-            *(
-                self._sessions.end(session, code, f"the lease has ended: {reason}")
-                for session in list(lease.sessions.values())
+        try:
+            await asyncio.gather(
+                *(
+                    self._sessions.end(session, code, f"the lease has ended: {reason}")
+                    for session in list(lease.sessions.values())
+                )
             )
-        )
-        await self._sessions.end_group(lease)
+            await self._sessions.end_group(lease)
+        finally:
+            self._freeing.discard(lease.lease_id)
         self.allocator.withdraw(lease.lease_id)
         self._released()
         if not self._live:

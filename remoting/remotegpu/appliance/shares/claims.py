@@ -32,10 +32,16 @@ class Claim:
     leaves: bool = False  # it is moving to another appliance
     compute: Compute = TIME_AS_MEMORY
     resize: tuple[int, ...] = ()  # the new bytes of its places; empty: no resize
+    created: str = ""  # the API server sets it when the object is made, and no client can
 
     def has_place_of(self, other: "Claim") -> bool:
         """Whether both claims are on the same GPUs. Their sizes may differ."""
         return [gpu for gpu, _ in self.places] == [gpu for gpu, _ in other.places]
+
+    @property
+    def turn(self) -> tuple[str, str, str]:
+        """The sort key of claims: creation time, name. Creation times are whole seconds."""
+        return self.created, self.namespace, self.name
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -99,6 +105,7 @@ def _part_of(claim: Mapping[str, Any], appliance: str) -> Claim | None:
         leaves=move is not None and move.source == appliance,
         resize=sizes,
         compute=_compute(claim),
+        created=str(metadata.get("creationTimestamp") or ""),
     )
 
 

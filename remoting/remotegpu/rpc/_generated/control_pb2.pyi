@@ -465,7 +465,7 @@ class InventoryRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InventoryReply(_message.Message):
-    __slots__ = ("gpus", "leases", "versions", "driver_version", "backend", "draining", "appliance", "environments", "compute_mode", "opens_no_session", "unserved")
+    __slots__ = ("gpus", "leases", "versions", "driver_version", "backend", "draining", "appliance", "environments", "compute_mode", "opens_no_session", "unserved", "claims_unknown")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -477,6 +477,7 @@ class InventoryReply(_message.Message):
     COMPUTE_MODE_FIELD_NUMBER: _ClassVar[int]
     OPENS_NO_SESSION_FIELD_NUMBER: _ClassVar[int]
     UNSERVED_FIELD_NUMBER: _ClassVar[int]
+    CLAIMS_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
     versions: Versions
@@ -488,7 +489,8 @@ class InventoryReply(_message.Message):
     compute_mode: str
     opens_no_session: str
     unserved: _containers.RepeatedCompositeFieldContainer[Unserved]
-    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., backend: _Optional[str] = ..., draining: _Optional[bool] = ..., appliance: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ..., compute_mode: _Optional[str] = ..., opens_no_session: _Optional[str] = ..., unserved: _Optional[_Iterable[_Union[Unserved, _Mapping]]] = ...) -> None: ...
+    claims_unknown: bool
+    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., versions: _Optional[_Union[Versions, _Mapping]] = ..., driver_version: _Optional[int] = ..., backend: _Optional[str] = ..., draining: _Optional[bool] = ..., appliance: _Optional[str] = ..., environments: _Optional[_Iterable[_Union[Environment, _Mapping]]] = ..., compute_mode: _Optional[str] = ..., opens_no_session: _Optional[str] = ..., unserved: _Optional[_Iterable[_Union[Unserved, _Mapping]]] = ..., claims_unknown: _Optional[bool] = ...) -> None: ...
 
 class Unserved(_message.Message):
     __slots__ = ("lease_id", "why")

@@ -105,6 +105,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FewCalls<S> {
         let len = ready!(Pin::new(&mut this.inner).poll_write(cx, buf))?;
         if let Some(Watched { probation, to_client, .. }) = &mut this.watched {
             to_client.bytes.extend_from_slice(&buf[..len]);
+            // A call that the client resets keeps its place until the server has answered it, which the library does not
+            // do, or until the connection ends. Else a client would open and reset calls as fast as it can.
             let ended = |frame: &Frame| {
                 if frame.ends_its_stream() || frame.kind == RST_STREAM {
                     probation.calls(|calls| calls.remove(&frame.stream));
