@@ -165,7 +165,7 @@ impl Ended {
     /// Unmaps the slabs. Waits for the work of their contexts, so the caller must not hold the lock of the memory.
     ///
     /// # Errors
-    /// The first error. The others are unmapped all the same.
+    /// The first error. The others are unmapped even then.
     pub fn unmap(self) -> Result<(), Code> {
         let mut all = Ok(());
         for (base, slab) in self.0 {
