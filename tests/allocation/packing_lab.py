@@ -138,7 +138,7 @@ class Lab:
         asyncio.get_running_loop().call_soon(self._work, uid)
 
     def _work(self, uid: str) -> None:
-        """What `Claims._work_claim` does for an allocated claim: the API server has the new status at once."""
+        """Does what `Claims._work_claim` does for an allocated claim. The new status is stored at once."""
         if (claim := self.claims.get(uid)) is None:
             return
         status = self.moves.next(claim, self.appliances, self.clock.now.strftime("%Y-%m-%dT%H:%M:%SZ"))

@@ -88,7 +88,7 @@ def test_a_plan_fits_also_where_it_is_not_made_anew_after_a_failure() -> None:
 
 
 def test_nothing_is_left_to_do_after_a_plan_that_succeeded() -> None:
-    """What moved is left alone, and the rest was tried."""
+    """Claims that moved are left alone, and the rest was tried."""
     for start in random_pools(60):
         end, _ = run(start, 100, lambda _: False)
         assert not end.planned(100).steps

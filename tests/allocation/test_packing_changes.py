@@ -1,4 +1,4 @@
-"""What a plan of moves heeds that others want, and when the rest of a plan is not worth while any more."""
+"""Tests of plans of moves while others want the room, and of plans whose rest is not worth while any more."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_plan_for_other_gpus_does_not_hold() -> None:
 
 
 def test_an_order_is_not_refused_for_what_the_claim_itself_has_booked() -> None:
-    """As after an attempt to write the move that had no answer."""
+    """The attempt before could not write that the claim moves."""
     allocator = allocator_of(*map(appliance, "ab"), one=("a", 600), two=("b", 300))
     to = (share("b", 600),)
     assert allocator.refusal("one", "a", to) == ""

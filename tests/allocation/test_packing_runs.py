@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from allocation.packing_lab import Lab, lab, until
 
 from remotegpu.api.claims import GPUClaim, Phase, Reason
 from remotegpu.api.conditions import Condition
-from remotegpu.api.pools import Amount
+from remotegpu.api.pools import Amount, AppliancePhase
 from remotegpu.api.schedules import FAILED, MOVED, PackMove, PackPhase, PackSpec, PackStatus, Schedule
 from remotegpu_operator.allocation import Capacity
 from remotegpu_operator.builders import packing as builders
@@ -195,6 +196,28 @@ def test_a_scheduled_packing_ends_with_its_hours_also_after_a_restart(monkeypatc
     assert found.status.phase is PackPhase.DONE
 
 
+def test_a_refused_order_leaves_nothing_booked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first attempt could not write that the claim moves. Then the target drains."""
+    found = lab(monkeypatch)
+    spread(found)
+    claim = found.claims["uid-one"]
+
+    async def script() -> None:
+        to = tuple(replace(each, appliance="c", gpu="gpu-c") for each in claim.status.allocations)
+        monkeypatch.setattr(found.moves, "_look", lambda _: None)
+        order = asyncio.create_task(found.moves.order(claim.uid, "a", to, "as the test says"))
+        await asyncio.sleep(0)
+        assert found.moves.next(claim, found.appliances, STAMP).move is not None
+        assert found.allocator.held(claim.uid) != claim.status.held
+        closed = replace(found.appliances["c"], phase=AppliancePhase.DRAINING)
+        found.allocator.set_pool("p", (found.appliances | {"c": closed}).values())
+        assert found.moves.next(claim, found.appliances, STAMP) == claim.status
+        assert await order == ("c is Draining", True)
+        assert found.allocator.held(claim.uid) == claim.status.held
+
+    asyncio.run(script())
+
+
 @pytest.mark.parametrize("ends", ["schedule", "request"])
 def test_a_packing_that_is_not_wanted_any_more_ends(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
     found = lab(monkeypatch)
@@ -217,6 +240,7 @@ def test_a_packing_that_is_not_wanted_any_more_ends(monkeypatch: pytest.MonkeyPa
 
     found.runs(script)
     assert results(found) == {"team/one": MOVED}
+    assert found.status.message == "1 moved, and the rest is not wanted any more; GPUs in use: 2, and 3 before"
 
 
 def test_fewer_moves_an_hour_hold_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +367,7 @@ def test_no_status_is_more_than_the_api_server_takes(monkeypatch: pytest.MonkeyP
         status = fits(builders.ended(status, "u" * 36, long, now.isoformat()))
         now, begun = now + datetime.timedelta(seconds=20), begun + 1
     assert begun == 240
-    fits(builders.done(status, 8, stays))
+    fits(builders.done(status, 8, stays, wanted=False))
 
 
 def conditions(found: Lab) -> dict[str, Condition]:

@@ -92,8 +92,10 @@ def asked(pool: GPUPool, status: PackStatus) -> bool:
 
 
 def wanted(pool: GPUPool, status: PackStatus, now: datetime.datetime) -> bool:
-    """Whether a packing that has begun is to continue: one by schedule within its hours, one on request until the
-    annotation is removed."""
+    """Whether a packing that has begun is to continue.
+
+    One by schedule is wanted within its hours, one on request until the annotation is removed.
+    """
     if not status.scheduled:
         return bool(pool.pack_request)
     spec = pool.spec.pack
@@ -200,15 +202,20 @@ def not_begun(status: PackStatus) -> PackStatus:
     return replace(status, moves=moves, recent=status.recent[:-1])
 
 
-def done(status: PackStatus, in_use: int, stays: Mapping[str, str]) -> PackStatus:
-    """Returns the status at the end. `in_use` is the number of GPUs in use now, `stays` why claims did not move."""
+def done(status: PackStatus, in_use: int, stays: Mapping[str, str], *, wanted: bool) -> PackStatus:
+    """Returns the status at the end.
+
+    `in_use` is the number of GPUs in use now, `stays` why claims did not move. Not `wanted` are moves that are left.
+    """
     moves = tuple(each for each in status.moves if each.result)
     there = arrived(status)
     stays = {claim: why for claim, why in stays.items() if claim not in there}
     moved, failed = (sum(each.result == result for each in moves) for result in (MOVED, FAILED))
     message = f"{moved} moved" + (f", {failed} did not" if failed else "")
     if not moves:
-        message = "no move empties a GPU"
+        message = "no move empties a GPU" if wanted else "no claim moved"
+    if not wanted:
+        message = f"{message}, and the rest is not wanted any more"
     message = f"{message}; GPUs in use: {in_use}, and {status.gpus_before} before"
     return replace(status, phase=PackPhase.DONE, message=message, gpus_after=in_use, moves=moves, stays=grouped(stays))
 

@@ -155,7 +155,9 @@ class Packing:
             # The state may change so fast that no plan is begun.
             await asyncio.sleep(_STORED_SECONDS)
         pool = self._pool(uid)
-        status = builders.done(self._status(pool), plan.before, self._named(plan.stays))
+        status = builders.done(
+            self._status(pool), plan.before, self._named(plan.stays), wanted=not plan.steps or self._wanted(uid)
+        )
         await self._store(uid, status)
         if status.moves:
             self._tell(pool, "Packed", status.message, any(each.result == FAILED for each in status.moves))
