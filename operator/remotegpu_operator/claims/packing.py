@@ -153,7 +153,7 @@ class Packing:
                 if state is None or not await self._step(uid, plan, steps, state, refused):
                     break
             # The state may change so fast that no plan is begun.
-            await asyncio.sleep(_STORED_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
         pool = self._pool(uid)
         status = builders.done(
             self._status(pool), plan.before, self._named(plan.stays), wanted=not plan.steps or self._wanted(uid)
