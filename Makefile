@@ -210,9 +210,7 @@ test-torch-smoke: build target/frameworks/.installed ## Core's tests of torch: o
 	    target/frameworks/bin/python -m pytest -q -m frameworks --part core $$(printf 'offload/tests/torch/test_%s.py ' $$files) || status=$$?; \
 	done; exit "$$status"
 
-# A person's `make test-all`, and nothing that CI runs: pods come and go for half an hour, and faults for a quarter.
-test-everything: export REMOTEGPU_CHURN_MINUTES ?= 30
-test-everything: export REMOTEGPU_LOCK_ORDER_PROGRAMS ?= 100
+LOCK_ORDER_PROGRAMS ?= 100
 LOCK_ORDER_TESTS := $(addprefix tests/remoting/test_,locks.py peers.py random_mirrors.py two_appliances.py)
 
 test-lock-order: build ## Tests of sharing on a client that asserts the order of its locks (remoting/client/src/locks.rs), and its own tests: some 15 minutes
@@ -224,7 +222,9 @@ test-lock-order: build ## Tests of sharing on a client that asserts the order of
 	@REMOTEGPU_DIST=$(CURDIR)/target/lock-order REMOTEGPU_MIRROR_PROGRAMS=$(LOCK_ORDER_PROGRAMS) $(PYTHON) -m pytest -q $(BOTH) $(LOCK_ORDER_TESTS)
 	@REMOTEGPU_DIST=$(CURDIR)/target/lock-order $(PYTHON) -m pytest -q $(BOTH) --part core tests/remoting
 
-CHAOS_SECONDS ?= 900
+# A person's `make test-all`, and nothing that CI runs: pods come and go for half an hour, and faults for a quarter.
+test-everything: export REMOTEGPU_CHURN_MINUTES ?= 30
+test-everything: export REMOTEGPU_CHAOS_SECONDS ?= 900
 test-everything: build target/undefended/.built target/portable/.built release-fixture llama-cpp torch-bed headers system-tools cluster-programs
 	@$(LIBRARIES) install
 	@echo "==> Python and program tests: core and every shard"

@@ -15,9 +15,14 @@ before, _ = ok(cu.cuMemGetInfo())
 array = pinned(1024)
 array[:] = WORD
 device = ok(cu.cuMemHostGetDevicePointer(array.ctypes.data, 0))
-launch(increment, 1, 1, [u64(int(device))])
-ok(cu.cuCtxSynchronize())
-word = hex(array[0])
+if sys.argv[1] == "destroy-busy":
+    for _ in range(3000):
+        launch(increment, 1, 1, [u64(int(device))])
+    word = "busy"
+else:
+    launch(increment, 1, 1, [u64(int(device))])
+    ok(cu.cuCtxSynchronize())
+    word = hex(array[0])
 if sys.argv[1] == "free":
     code, again = code_of(cu.cuMemFreeHost, array.ctypes.data), code_of(cu.cuMemFreeHost, array.ctypes.data)
     assert again == 1, "the memory is gone whatever the answer"

@@ -82,8 +82,8 @@ class Gates:
         except ApiError as error:
             if error.status in {403, 422}:
                 said = (
-                    f"it has its share, and the API server refuses to lift its gate: {error}; a webhook that removes "
-                    "parts of pods when they are updated must leave out the updates of RemoteGPU's operator"
+                    f"it has its share, and the API server refuses to lift its gate: {error}; a webhook that changes "
+                    "pods when they are updated must leave out the updates of RemoteGPU's operator"
                 )
                 self._events.about(PODS, pod, "GateRefused", said, warning=True)
             raise

@@ -188,9 +188,7 @@ class Api:
         self, resource: Resource, namespace: str | None, name: str, body: Object, subresource: str | None = None
     ) -> Object:
         """Applies a merge patch. With metadata.resourceVersion in `body` it fails if the object has changed since."""
-        # A policy reads the manager, to tell what the operator changes of a pod from what others do.
-        query = {"fieldManager": FIELD_MANAGER}
-        return await self._call("PATCH", resource, resource.path(namespace, name, subresource), query, body, _MERGE)
+        return await self._call("PATCH", resource, resource.path(namespace, name, subresource), {}, body, _MERGE)
 
     async def apply(self, resource: Resource, namespace: str | None, body: Object) -> Object:
         """Applies the operator's fields of an object by server-side apply."""

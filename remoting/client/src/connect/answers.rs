@@ -98,7 +98,9 @@ impl DeviceState {
     /// allocated them.
     pub fn leave_out_unused(&mut self, pid: u32, unused: u64) {
         self.memory_used_bytes = self.memory_used_bytes.saturating_sub(unused);
-        if let Some(process) = self.processes.iter_mut().find(|process| process.pid == pid) {
+        // Processes of two containers may have the same number.
+        let mut own = self.processes.iter_mut().filter(|process| process.pid == pid);
+        if let (Some(process), None) = (own.next(), own.next()) {
             process.memory_bytes = process.memory_bytes.saturating_sub(unused);
         }
     }

@@ -197,7 +197,7 @@ pub fn get(ordinal: i32) -> Result<&'static Device, Code> {
 /// Returns the number of bytes of the device with this UUID that this process was granted and has not allocated.
 pub fn unused_memory(uuid: &[u8; 16]) -> u64 {
     let devices = all().unwrap_or_default();
-    devices.iter().find(|device| device.info.uuid == *uuid).map_or(0, |device| device.memory.unused())
+    devices.iter().find(|device| device.info.uuid == *uuid).map_or(0, |device| device.memory.unused_if_free())
 }
 
 impl Device {

@@ -174,12 +174,14 @@ impl Device {
     pub fn state(&self) -> Result<DeviceState, Code> {
         let Appliance { share, uuids, state } = &*self.appliance;
         let states = state.get(|| {
+            // Memory that is granted meanwhile is not in the appliance's answer, or not unused any more.
+            let before: Vec<u64> = uuids.iter().map(devices::unused_memory).collect();
             let mut states = connect::device_state(share).map_err(|error| {
                 log::error(&error.message);
                 NVML_ERROR_GPU_IS_LOST
             })?;
-            for (state, uuid) in states.iter_mut().zip(uuids) {
-                state.leave_out_unused(std::process::id(), devices::unused_memory(uuid));
+            for ((state, uuid), before) in states.iter_mut().zip(uuids).zip(before) {
+                state.leave_out_unused(std::process::id(), before.min(devices::unused_memory(uuid)));
             }
             Ok(states)
         })?;

@@ -2,6 +2,7 @@
 //! only after all work that could use it has completed.
 
 use super::heap::{PIECE_ALIGN, Piece, round_up};
+use super::shared_memory::Ended;
 use super::state::{DeviceMemory, Freed, Held, Origin, SLACK, State};
 use super::synchronous;
 use crate::Code;
@@ -163,6 +164,15 @@ impl DeviceMemory {
     /// Frees all allocations of a context that is about to be destroyed. Memory of pools belongs to the device and is
     /// kept, unless `pools` is set.
     pub fn free_context(&self, live: &Arc<Live>, pools: bool) {
+        let is_reserved = self.state.lock().has_reserved(live);
+        if is_reserved && !live.is_idle() {
+            let _ = live.synchronise();
+        }
+        // A failed session has no memory, so the error is ignored.
+        let _ = self.forget_context(live, pools).unmap();
+    }
+
+    fn forget_context(&self, live: &Arc<Live>, pools: bool) -> Ended {
         let state = &mut *self.state.lock();
         for address in state.heap.select(|piece| piece.context == live.id && (pools || piece.pool == 0)) {
             if let Some(piece) = state.forget(address) {
@@ -172,8 +182,8 @@ impl DeviceMemory {
         // A failed session allocates nothing any more, so it needs no fence.
         let _ = state.fence_all();
         state.end_reserved(live);
-        state.end_imported(live);
         state.contexts.remove(&live.id);
+        state.end_imported(live)
     }
 
     /// Returns the free and the total bytes of the share.
@@ -191,9 +201,12 @@ impl DeviceMemory {
 
     /// Returns the number of bytes that the worker granted to this process and that nothing uses.
     pub fn unused(&self) -> u64 {
-        let state = &mut *self.state.lock();
-        state.collect();
-        state.unused_grant() + state.heap.mapped() - state.heap.used()
+        self.state.lock().unused()
+    }
+
+    /// Like [`Self::unused`], but 0 if another thread has the lock. NVML must not wait for a session.
+    pub fn unused_if_free(&self) -> u64 {
+        self.state.try_lock().map_or(0, |mut state| state.unused())
     }
 
     /// Returns the number of bytes that the program has allocated from a pool.
@@ -275,6 +288,11 @@ fn unmap_idle(state: &mut State, live: &Live, keep: u64) -> Result<u64, Code> {
 }
 
 impl State {
+    fn unused(&mut self) -> u64 {
+        self.collect();
+        self.unused_grant() + self.heap.mapped() - self.heap.used()
+    }
+
     pub(super) fn unused_grant(&self) -> u64 {
         self.granted + self.shared.exported_bytes() - self.heap.mapped() - self.used_otherwise
     }

@@ -104,13 +104,18 @@ impl State {
         }
     }
 
-    /// Frees all addresses and memory of a context's graphs.
+    fn reserved_of(&self, live: &Live) -> Vec<u64> {
+        self.reserved.heap.select(|piece| piece.context == live.id)
+    }
+
+    /// Returns whether a context's graphs have memory, which work may be using.
+    pub fn has_reserved(&self, live: &Live) -> bool {
+        self.reserved_of(live).iter().any(|piece| self.reserved.backed.contains_key(piece))
+    }
+
+    /// Frees all addresses and memory of a context's graphs. The work that uses the memory is complete.
     pub fn end_reserved(&mut self, live: &Live) {
-        let pieces = self.reserved.heap.select(|piece| piece.context == live.id);
-        if pieces.iter().any(|piece| self.reserved.backed.contains_key(piece)) && !live.is_idle() {
-            let _ = live.synchronise();
-        }
-        for address in pieces {
+        for address in self.reserved_of(live) {
             // A failed session has no memory, so the error is ignored.
             let _ = self.unmap(live, address);
             self.give_up(live, address);

@@ -120,23 +120,24 @@ impl DeviceMemory {
     /// # Errors
     /// `CUDA_ERROR_INVALID_VALUE` if none is open at this address, or the code of failed work.
     pub fn close_imported(&self, address: u64) -> Result<(), Code> {
+        self.forget_imported(address)?.unmap()
+    }
+
+    fn forget_imported(&self, address: u64) -> Result<Ended, Code> {
         let state = &mut *self.state.lock();
         let slabs = &mut state.shared.imported;
         let (&base, slab) = slabs.range_mut(..=address).next_back().ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (_, times) = slab.open.get_mut(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         *times -= 1;
         if *times > 0 {
-            return Ok(());
+            return Ok(Ended::default());
         }
         slab.open.remove(&address);
         if !slab.open.is_empty() {
             let live = Arc::clone(&slab.live);
-            return state.bound(&live, address, 0);
+            return state.bound(&live, address, 0).map(|()| Ended::default());
         }
-        match slabs.remove(&base) {
-            Some(slab) => unmap(base, &slab),
-            None => Ok(()),
-        }
+        Ok(Ended(slabs.remove(&base).map(|slab| (base, slab)).into_iter().collect()))
     }
 }
 
@@ -144,30 +145,47 @@ impl DeviceMemory {
 fn end_on_other_devices(live: &Arc<Live>) {
     for device in platform::all().unwrap_or_default() {
         if !std::ptr::eq(device, live.device) {
-            let state = &mut *device.memory.state.lock();
-            state.end_imported(live);
-            state.contexts.remove(&live.id);
+            let ended = {
+                let state = &mut *device.memory.state.lock();
+                state.contexts.remove(&live.id);
+                state.end_imported(live)
+            };
+            // A failed session has no memory, so the error is ignored.
+            let _ = ended.unmap();
         }
     }
 }
 
-/// Unmaps an imported slab that nothing uses any more.
-fn unmap(base: u64, slab: &Imported) -> Result<(), Code> {
-    let done = if slab.live.is_idle() { Ok(()) } else { slab.live.synchronise() };
-    slab.live.session.post(0, &SlabUnmap { address: base, size: slab.size })?;
-    slab.live.session.arena().put_back(base, slab.size);
-    done
+/// Imported slabs that nothing uses any more, by their addresses.
+#[must_use]
+#[derive(Default)]
+pub struct Ended(Vec<(u64, Imported)>);
+
+impl Ended {
+    /// Unmaps the slabs. Waits for the work of their contexts, so the caller must not hold the lock of the memory.
+    ///
+    /// # Errors
+    /// The first error. The others are unmapped all the same.
+    pub fn unmap(self) -> Result<(), Code> {
+        let mut all = Ok(());
+        for (base, slab) in self.0 {
+            let done = if slab.live.is_idle() { Ok(()) } else { slab.live.synchronise() };
+            let posted = slab.live.session.post(0, &SlabUnmap { address: base, size: slab.size });
+            if posted.is_ok() {
+                slab.live.session.arena().put_back(base, slab.size);
+            }
+            all = all.and(posted).and(done);
+        }
+        all
+    }
 }
 
 impl State {
-    /// Closes all imports of a context.
-    pub fn end_imported(&mut self, live: &Live) {
+    /// Removes all imports of a context.
+    pub fn end_imported(&mut self, live: &Live) -> Ended {
         let all = std::mem::take(&mut self.shared.imported);
         let (ends, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, slab)| slab.live.id == live.id);
         self.shared.imported = stay.into_iter().collect();
-        for (base, slab) in ends {
-            // A failed session has no memory, so the error is ignored.
-            let _ = unmap(base, &slab);
-        }
+        Ended(ends)
     }
 }

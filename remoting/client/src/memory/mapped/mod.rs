@@ -6,6 +6,7 @@
 //! second address on the device.
 
 mod carrier;
+mod makers;
 mod one;
 mod reach;
 mod room;
@@ -390,10 +391,12 @@ pub fn end_in(live: &Arc<Live>) {
         let is_any_checked = one::is_checked() && mirror.all.iter().any(|mapped| mapped.live.id == context);
         (mirror.all.iter().any(is_left), mirror.all.iter().any(is_reached), is_any_checked)
     };
+    if is_any_left || is_any_reached || is_any_checked {
+        // The context is no longer among those that `settle` waits for.
+        let _ = live.synchronise();
+    }
     if is_any_reached || is_any_checked {
         let _ = settle(&live.session);
-    } else if is_any_left {
-        let _ = live.synchronise();
     }
     let mut room = Room::default();
     let mirror = &mut *MIRROR.lock();

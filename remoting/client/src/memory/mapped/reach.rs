@@ -3,6 +3,7 @@
 
 use super::super::budget;
 use super::super::host::{self, HostKind, HostRange};
+use super::makers::Makers;
 use super::one::Mapped;
 use super::{COUNT, MIRROR, Mirror, NoMirror, Room};
 use crate::Code;
@@ -12,6 +13,8 @@ use crate::program::log;
 use crate::session::{HostBox, Session, is_unsettled};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+
+static MAKERS: Makers = Makers::new();
 
 pub(super) fn check_room(kind: HostKind, most: usize, more: usize) -> Result<(), NoMirror> {
     if budget::of(kind).allows(most, more) { Ok(()) } else { Err(NoMirror::Budget { most }) }
@@ -36,8 +39,8 @@ fn settle_writes(host: usize, size: usize) -> Result<(), Code> {
 /// # Errors
 /// The reason why the device cannot have the memory.
 pub fn reach(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
-    while !try_to_reach(live, range)? {}
-    Ok(())
+    let is_there = || MIRROR.lock().has(live, range);
+    if is_there() { Ok(()) } else { MAKERS.make(is_there, || try_to_reach(live, range)) }
 }
 
 /// Like [`reach`]. Returns false if other threads changed the mirrors meanwhile, so that more device memory is necessary
@@ -61,7 +64,7 @@ fn try_to_reach(live: &Arc<Live>, range: &HostRange) -> Result<bool, NoMirror> {
     };
     if let Some(owner) = owner {
         // Both devices use the same mirror, because work of one may wait for writes of the other.
-        reach(&owner, range)?;
+        while !try_to_reach(&owner, range)? {}
         return show(live, &owner, range.start).map(|()| true).map_err(NoMirror::Failed);
     }
     settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
@@ -72,16 +75,22 @@ fn try_to_reach(live: &Arc<Live>, range: &HostRange) -> Result<bool, NoMirror> {
              wait for each other there never end (docs/page-locked-memory.md)",
         );
     }
-    match elsewhere {
-        None => check_room(range.kind, most, more)?,
-        Some(_) => settle(&live.session).map_err(NoMirror::Failed)?,
+    if elsewhere.is_none() {
+        check_room(range.kind, most, more)?;
     }
     let mut room = Room::default();
     room.take(live, missing).map_err(NoMirror::Failed)?;
+    // Last, because other threads may launch meanwhile.
+    if elsewhere.is_some() {
+        settle(&live.session).map_err(NoMirror::Failed)?;
+    }
     let mirror = &mut *MIRROR.lock();
     // Another thread may have made the mirror, or have freed the memory. Freed memory may have no pages.
     if mirror.has(live, range) || host::find(range.start) != Some(*range) {
         return Ok(true);
+    }
+    if elsewhere.is_none() && mirror.in_the_way(live, range).next().is_some() {
+        return Ok(false);
     }
     loop {
         let Some(place) = mirror.in_the_way(live, range).next() else { break };
@@ -143,17 +152,22 @@ pub fn show_registered(live: &Arc<Live>, words: impl Iterator<Item = usize>) -> 
 /// # Errors
 /// The reason why there can be no mirror.
 pub fn register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
-    let is_there = |mirror: &Mirror| mirror.all.iter().any(|mapped| mapped.host == range.start);
-    if is_there(&MIRROR.lock()) {
-        return Ok(());
-    }
+    let is_there = || is_registered(&MIRROR.lock(), range);
+    if is_there() { Ok(()) } else { MAKERS.make(is_there, || try_to_register(live, range).map(|()| true)) }
+}
+
+fn is_registered(mirror: &Mirror, range: &HostRange) -> bool {
+    mirror.all.iter().any(|mapped| mapped.host == range.start)
+}
+
+fn try_to_register(live: &Arc<Live>, range: &HostRange) -> Result<(), NoMirror> {
     settle_writes(range.start, range.size).map_err(NoMirror::Failed)?;
     let most = budget::of(range.kind).most(live, range.size).map_err(NoMirror::Failed)?;
     check_room(range.kind, most, range.size)?;
     let mut room = Room::default();
     let device = room.allocate(live, range.size as u64).map_err(NoMirror::Failed)?;
     let mirror = &mut *MIRROR.lock();
-    if is_there(mirror) || host::find(range.start) != Some(*range) {
+    if is_registered(mirror, range) || host::find(range.start) != Some(*range) {
         return Ok(());
     }
     check_room(range.kind, most, range.size)?;
