@@ -109,6 +109,15 @@ def test_no_claim_moves_to_a_gpu_whose_room_another_one_waits_for() -> None:
     assert [step.uid for step in grows.steps] == ["grows"]
 
 
+def test_a_claim_that_asked_for_the_emptiest_gpu_keeps_it() -> None:
+    """The others go beside a claim that stays elsewhere, though its GPU is emptier."""
+    gpus = tuple(Gpu(name, A100, 100, 8) for name in "abc")
+    spread = Tenant("spread", (Place(1, 50),), stays="spec.placement is Spread", spread=True)
+    tenants = (Tenant("m", (Place(0, 40),)), spread, Tenant("fixed", (Place(2, 5),), stays="it is not movable"))
+    assert [step.target for step in Pool(gpus, tenants).planned(5).steps] == ["c"]
+    assert [step.target for step in Pool(gpus, tenants[:2]).planned(5).steps] == ["b"]
+
+
 def appliance(name: str, driver: int = 13000, *, offload: bool = False, size: int = 1000) -> ApplianceStatus:
     gpu = GpuStatus(f"gpu-{name}", "A100", 1024 * MIB, size * MIB)
     environments = (EnvironmentStatus("torch", "cuda", "3.12.4", "torch 2.15.0"),) if offload else ()

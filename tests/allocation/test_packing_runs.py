@@ -12,7 +12,7 @@ import pytest
 import yaml
 from allocation.packing_lab import Lab, lab, until
 
-from remotegpu.api.claims import GPUClaim, Phase, Reason
+from remotegpu.api.claims import GPUClaim, Phase, Placement, Reason
 from remotegpu.api.conditions import Condition
 from remotegpu.api.pools import Amount, AppliancePhase
 from remotegpu.api.schedules import FAILED, MOVED, PackMove, PackPhase, PackSpec, PackStatus, Schedule
@@ -216,6 +216,31 @@ def test_a_refused_order_leaves_nothing_booked(monkeypatch: pytest.MonkeyPatch) 
         assert found.allocator.held(claim.uid) == claim.status.held
 
     asyncio.run(script())
+
+
+def test_a_claim_made_anew_is_not_the_one_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator finds a move that another one began, and a claim of that name that was made after it."""
+    found = lab(monkeypatch)
+    found.make("one", "c", 100, movable=False)
+    one = found.claims["uid-one"]
+    for created, expected in (("2026-11-30T11:00:00Z", MOVED), ("2026-11-30T12:30:00Z", "")):
+        move = PackMove("team/one", "a", "c", "Moving")
+        begun = PackStatus("now-1", PackPhase.MOVING, moves=(move,), recent=(STAMP,))
+        found.pools["p"] = replace(found.pool, status=replace(found.pool.status, pack=begun), pack_request="now-1")
+        found.packing = found.another()
+        found.put(replace(one, created=created))
+        found.runs(found.packs)
+        assert results(found).get("team/one", "") == expected
+
+
+def test_packed_claims_do_not_come_beside_one_that_is_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = lab(monkeypatch)
+    found.make("one", "a", 100)
+    found.make("alone", "b", 500)
+    found.make("fixed", "c", 50, movable=False)
+    found.change("alone", placement=Placement.SPREAD)
+    found.runs(lambda: found.packs("now-1"))
+    assert found.place("one") == "c"
 
 
 @pytest.mark.parametrize("ends", ["schedule", "request"])

@@ -48,6 +48,7 @@ class Tenant:
     sessions: int = 1  # on each of its GPUs, at least 1: an appliance keeps a place for the first one
     since: float = 0.0  # when its share last began, moved or grew, in seconds since 1970
     stays: str = ""  # why it does not move; empty if it may
+    spread: bool = False  # asked for the emptiest GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ class _Room:
         self.on: list[set[int]] = [set() for _ in gpus]
         # Why a GPU cannot be emptied; empty if it can.
         self.fixed: list[str] = [gpu.closed for gpu in gpus]
+        self._spread = {place.gpu for tenant in tenants if tenant.spread for place in tenant.places}
         self.appliances: dict[str, list[int]] = {}
         for index, gpu in enumerate(gpus):
             self.appliances.setdefault(gpu.appliance, []).append(index)
@@ -155,7 +157,8 @@ class _Room:
                     self.fixed[place.gpu] = self.fixed[place.gpu] or Stays.YOUNG
         self._busy = Counter(gpu.appliance for gpu, on in zip(gpus, self.on, strict=True) if on)
         # For each kind the possible destinations as sorted (class, free bytes, GPU). GPUs that stay in use come first,
-        # then those that could be emptied, then empty ones; in each class the fullest.
+        # then those that could be emptied or whose claim asked for the emptiest, then empty ones; in each class the
+        # fullest.
         self._orders: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         for index, gpu in enumerate(gpus):
             if _takes(gpu) and self._busy[gpu.appliance]:
@@ -171,6 +174,7 @@ class _Room:
             self.appliances,
             self._busy.copy(),
         )
+        made._spread = self._spread
         made.steps, made.free, made.fixed = list(self.steps), list(self.free), list(self.fixed)
         made.refused, made._moved = dict(self.refused), self._moved
         made._time, made._sessions, made.on = list(self._time), list(self._sessions), [set(each) for each in self.on]
@@ -335,7 +339,8 @@ class _Room:
             del order[place]
 
     def _key(self, gpu: int) -> tuple[int, int, int]:
-        return (0 if self.fixed[gpu] else 1 if self.on[gpu] else 2, self.free[gpu], gpu)
+        stays = self.fixed[gpu] and gpu not in self._spread
+        return (0 if stays else 1 if self.on[gpu] or self.fixed[gpu] else 2, self.free[gpu], gpu)
 
 
 def _takes(gpu: Gpu) -> bool:

@@ -23,6 +23,7 @@ class About:
     since: float = 0.0
     stays: str = ""
     waits: bool = False
+    spread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +128,4 @@ def _tenant(inventory: Inventory, entry: Entry, about: About) -> Tenant:
         divides = inventory.divides_time
         time = entry.request.ask.compute.guaranteed(each.memory, shareable) if divides else 0
         places.append(Place(indices[0], each.memory, time))
-    return Tenant(entry.request.uid, tuple(places), about.sessions, about.since, stays)
+    return Tenant(entry.request.uid, tuple(places), about.sessions, about.since, stays, about.spread)

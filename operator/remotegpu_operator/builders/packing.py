@@ -46,7 +46,8 @@ def about(claim: GPUClaim | None, sessions: int, left: str) -> About:
         return About(stays="it got its share just now")
     # Such a claim can get more of its own GPUs alone.
     waits = claim.status.phase is Phase.SUSPENDED or claim.status.reason is Reason.NOT_RESIZED
-    return About(max(1, sessions), share_since(claim), left or stays(claim), waits)
+    spread = claim.spec.placement is Placement.SPREAD
+    return About(max(1, sessions), share_since(claim), left or stays(claim), waits, spread)
 
 
 def stays(claim: GPUClaim) -> str:

@@ -122,8 +122,11 @@ class Packing:
         move = next((each for each in status.moves if each.result == MOVING), None)
         if move is None:
             return
+        # A claim that was made since then is another one of that name.
+        began = max(status.recent, default="")
         while True:
-            claim = next((each for each in self._claims.values() if each.key == move.claim), None)
+            named = (each for each in self._claims.values() if each.key == move.claim)
+            claim = next((each for each in named if each.created <= began), None)
             if claim is None or claim.status.move is None:
                 break
             await asyncio.sleep(_LOOK_SECONDS)
