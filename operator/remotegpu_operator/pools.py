@@ -289,6 +289,7 @@ class Pools:
             del self._last[name]
             claims.usage.told(name, frozenset())
             claims.served.told(name, None)
+            claims.packing.told(name, {})
         by_pool: dict[str, list[ApplianceStatus]] = {name: [] for name in self._pools}
         for name, (pool, node) in places.items():
             if pool in by_pool:

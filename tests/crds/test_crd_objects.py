@@ -49,7 +49,7 @@ from remotegpu.api.pools import (
     UpdateSpec,
 )
 from remotegpu.api.quantities import Ask, Compute
-from remotegpu.api.schedules import FAILED, PackMove, PackPhase, PackSpec, PackStatus, PackStays, Schedule
+from remotegpu.api.schedules import FAILED, PackFailure, PackMove, PackPhase, PackSpec, PackStatus, PackStays, Schedule
 
 GIB = 1 << 30
 NOW = "2026-11-21T16:00:00Z"
@@ -168,6 +168,7 @@ POOL_STATUS = PoolStatus(
     pack=PackStatus(
         "now-1",
         PackPhase.MOVING,
+        True,
         NOW,
         "1 of 2 claims has moved",
         3,
@@ -175,6 +176,7 @@ POOL_STATUS = PoolStatus(
         (PackMove("team/a", "appliance", "another", FAILED, "OtherDriver: CUDA 13000 is not 12080"),),
         (PackStays("spec.movable is not true", 1, ("team/b",)),),
         (NOW,),
+        (PackFailure("uid-a", NOW),),
     ),
 )
 SPECS: dict[str, tuple[ClaimSpec | PoolSpec, ...]] = {"GPUClaim": CLAIM_SPECS, "GPUPool": POOL_SPECS}

@@ -89,7 +89,7 @@ class Appliance(pb_grpc.ControlServicer):
         versions = pb.Versions(wire=WIRE_VERSION, program="stand-in")
         return pb.InventoryReply(
             gpus=self.gpus, leases=self.leases, versions=versions, backend="software", draining=self.draining,
-            opens_no_session=self.full,
+            opens_no_session=self.full, driver_version=13000,
             unserved=[pb.Unserved(lease_id=each, why=why) for each, why in self.unserved.items()],
             claims_unknown=self.claims_unknown,
         )  # fmt: skip

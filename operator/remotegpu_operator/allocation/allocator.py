@@ -245,11 +245,13 @@ class Allocator:
         """Returns a pool's state for `packing.plan`; None for an unknown pool.
 
         `sessions` is the most of one GPU. `about` returns what the allocator does not know of a claim, by its uid.
-        Waiting requests do not matter: a plan fills no GPU without emptying another one of its kind.
+        A plan fills no GPU without emptying another one of its kind, and none that alone could serve a waiting request.
         """
         if (inventory := self._inventories.get(pool)) is None:
             return None
-        return PackingState.of(inventory, self._ledger, sessions, about)
+        _, refusals = self._refusals(pool)
+        wanted = (each.mask for _, each in refusals if each.reason is Reason.WAITING_FOR_CAPACITY)
+        return PackingState.of(inventory, self._ledger, sessions, about, wanted)
 
     def refusal(self, uid: str, source: str, to: tuple[Allocation, ...]) -> str:
         """Returns why a claim's allocations on `source` cannot be replaced by `to` now; empty if they can."""
@@ -260,11 +262,15 @@ class Allocator:
         if mine != [(each.model, each.memory) for each in to]:
             return f"what it has on {source} has changed"
         for each in to:
-            slots = [inventory.slots[index] for index in inventory.slots_at([(each.appliance, each.gpu)])]
-            if not any(
-                free_bytes(slot, self._ledger) >= each.memory and self._has_time(inventory, entry.request, slot)
-                for slot in slots
-            ):
+            indices = inventory.slots_at([(each.appliance, each.gpu)])
+            if not indices:
+                return f"{each.gpu} of {each.appliance} is not there any more"
+            slot = inventory.slots[indices[0]]
+            if slot.closed:
+                return slot.closed
+            # The claim itself has it already if an earlier attempt could not write that it moves.
+            left = slot.gpu.shareable - self._ledger.memory_of_others(uid, each.appliance, each.gpu)
+            if left < each.memory or not self._has_time(inventory, entry.request, slot):
                 return f"NoRoom: {each.gpu} of {each.appliance} has not {format_bytes(each.memory)} free any more"
         return ""
 

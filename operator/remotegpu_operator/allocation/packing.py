@@ -9,7 +9,7 @@ failed, with source and destination both booked. An empty GPU is used only by a 
 import itertools
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -27,6 +27,7 @@ class Gpu:
     sessions: int  # the most sessions at a time
     time: int = MILLI_PER_GPU  # thousandths of its time that can be guaranteed
     closed: str = ""  # why no claim moves to it or from it; empty if claims do
+    kept: bool = False  # its room is for a claim that can have no other, so no claim moves to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Tenant:
     sessions: int = 1  # on each of its GPUs, at least 1: an appliance keeps a place for the first one
     since: float = 0.0  # when its share last began, moved or grew, in seconds since 1970
     stays: str = ""  # why it does not move; empty if it may
+    spread: bool = False  # asked for the emptiest GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def plan(gpus: Sequence[Gpu], tenants: Iterable[Tenant], *, most: int, now: floa
     No GPU is emptied on which a share began, moved or grew in the last `quiet` seconds before `now`.
     """
     tenants = list(tenants)
-    start = _Room(gpus, tenants, now - quiet)
+    start = _Room(gpus, tenants, now, quiet)
     orders = _ORDERS if len(gpus) <= _MOST_TRIED else _ORDERS[:1]
     tried = [_tried(start.copy(), order, most) for order in orders]
     best = min(tried, key=_Room.score)
@@ -99,10 +101,37 @@ def plan(gpus: Sequence[Gpu], tenants: Iterable[Tenant], *, most: int, now: floa
     return Plan(tuple(best.steps), start.in_use, best.in_use, stays)
 
 
+def holds(
+    gpus: Sequence[Gpu],
+    tenants: Iterable[Tenant],
+    steps: Sequence[Step],
+    used: Container[int],
+    *,
+    now: float,
+    quiet: float,
+) -> bool:
+    """Whether the rest of an earlier plan, `steps`, keeps the rules in the present state, and still empties GPUs.
+
+    `used` has the GPUs that were in use when it was planned. None of them that is empty now gets a claim.
+    """
+    tenants = list(tenants)
+    room = _Room(gpus, tenants, now, quiet)
+    numbers = {tenant.uid: number for number, tenant in enumerate(tenants)}
+    sources: list[list[int]] = []
+    for step in steps:
+        number = numbers.get(step.uid)
+        if number is None or any(gpu in used and not room.on[gpu] for gpu in step.to):
+            return False
+        if (left := room.carried_out(number, step)) is None:
+            return False
+        sources.append(left)
+    return all(any(not room.on[gpu] and not room.fixed[gpu] for gpu in left) for left in sources)
+
+
 class _Room:
     """The use of all GPUs in the course of a plan."""
 
-    def __init__(self, gpus: Sequence[Gpu], tenants: list[Tenant], before: float) -> None:
+    def __init__(self, gpus: Sequence[Gpu], tenants: list[Tenant], now: float, quiet: float) -> None:
         self.gpus, self.tenants = gpus, tenants
         self.steps: list[Step] = []
         self._moved = 0
@@ -114,6 +143,7 @@ class _Room:
         self.on: list[set[int]] = [set() for _ in gpus]
         # Why a GPU cannot be emptied; empty if it can.
         self.fixed: list[str] = [gpu.closed for gpu in gpus]
+        self._spread = {place.gpu for tenant in tenants if tenant.spread for place in tenant.places}
         self.appliances: dict[str, list[int]] = {}
         for index, gpu in enumerate(gpus):
             self.appliances.setdefault(gpu.appliance, []).append(index)
@@ -123,14 +153,15 @@ class _Room:
                 self.on[place.gpu].add(number)
                 if tenant.stays or self._bound(tenant, place.gpu):
                     self.fixed[place.gpu] = self.fixed[place.gpu] or Stays.BESIDE
-                elif tenant.since > before:
+                elif abs(now - tenant.since) < quiet:
                     self.fixed[place.gpu] = self.fixed[place.gpu] or Stays.YOUNG
         self._busy = Counter(gpu.appliance for gpu, on in zip(gpus, self.on, strict=True) if on)
         # For each kind the possible destinations as sorted (class, free bytes, GPU). GPUs that stay in use come first,
-        # then those that could be emptied, then empty ones; in each class the fullest.
+        # then those that could be emptied or whose claim asked for the emptiest, then empty ones; in each class the
+        # fullest.
         self._orders: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         for index, gpu in enumerate(gpus):
-            if not gpu.closed and self._busy[gpu.appliance]:
+            if _takes(gpu) and self._busy[gpu.appliance]:
                 self._orders.setdefault(gpu.kind, []).append(self._key(index))
         for order in self._orders.values():
             order.sort()
@@ -143,6 +174,7 @@ class _Room:
             self.appliances,
             self._busy.copy(),
         )
+        made._spread = self._spread
         made.steps, made.free, made.fixed = list(self.steps), list(self.free), list(self.fixed)
         made.refused, made._moved = dict(self.refused), self._moved
         made._time, made._sessions, made.on = list(self._time), list(self._sessions), [set(each) for each in self.on]
@@ -194,6 +226,22 @@ class _Room:
             self.steps.append(step)
             self._moved += sum(place.memory for place in self._places_at(number, appliance))
         return None
+
+    def carried_out(self, number: int, step: Step) -> list[int] | None:
+        """Books a step of an earlier plan, and returns the GPUs that the claim leaves; None if it does not fit."""
+        tenant, places = self.tenants[number], self._places_at(number, step.source)
+        sources = [place.gpu for place in places]
+        there = self.gpus[step.to[0]].appliance if step.to else ""
+        elsewhere = all(self.gpus[place.gpu].appliance != there for place in tenant.places)
+        if tenant.stays or not places or len(places) != len(step.to) or not elsewhere or not self._busy[there]:
+            return None
+        for place, gpu in zip(places, step.to, strict=True):
+            suits = self.gpus[gpu].kind == self.gpus[place.gpu].kind and _takes(self.gpus[gpu])
+            room = self.free[gpu] >= place.memory and self._time[gpu] >= place.time
+            if self.gpus[place.gpu].closed or not suits or not room or self._sessions[gpu] < tenant.sessions:
+                return None
+        self._move(number, step, 1)
+        return sources
 
     def bytes_on(self, gpu: int) -> int:
         return self.gpus[gpu].size - self.free[gpu]
@@ -281,7 +329,7 @@ class _Room:
             self._put_in(gpu)
 
     def _put_in(self, gpu: int) -> None:
-        if not self.gpus[gpu].closed:
+        if _takes(self.gpus[gpu]):
             insort(self._orders[self.gpus[gpu].kind], self._key(gpu))
 
     def _take_out(self, gpu: int) -> None:
@@ -291,7 +339,12 @@ class _Room:
             del order[place]
 
     def _key(self, gpu: int) -> tuple[int, int, int]:
-        return (0 if self.fixed[gpu] else 1 if self.on[gpu] else 2, self.free[gpu], gpu)
+        stays = self.fixed[gpu] and gpu not in self._spread
+        return (0 if stays else 1 if self.on[gpu] or self.fixed[gpu] else 2, self.free[gpu], gpu)
+
+
+def _takes(gpu: Gpu) -> bool:
+    return not gpu.closed and not gpu.kept
 
 
 # The sort key of GPUs to empty: of a GPU's number of claims, its booked bytes, and its index.

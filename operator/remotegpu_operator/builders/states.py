@@ -158,9 +158,10 @@ def pool_status(
     conditions = with_condition(conditions, limited(pool, limits or {}, now))
     if pool.spec.schedules:
         conditions = with_condition(conditions, _schedules(pool, now))
-    hours = pool.spec.pack.hours
-    if pack is not None or (hours is not None and hours.problem):
+    if pack is not None or any(packing.problem(pool)):
         conditions = with_condition(conditions, packing.condition(pool, pack or PackStatus(), now))
+    else:
+        conditions = tuple(each for each in conditions if each.type != "Packed")
     return PoolStatus(
         phase=phase,
         reason=reason,

@@ -15,7 +15,7 @@ from remotegpu_operator.claims.attempts import Attempts
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Order:
     """A move that the claim itself does not ask for. `ended` gets "" when it has moved, or why it stays."""
 
@@ -23,6 +23,11 @@ class _Order:
     to: tuple[Allocation, ...]
     why: str
     ended: asyncio.Future[str]
+    begun: bool = False
+
+    def is_for(self, move: Move) -> bool:
+        places = ([(each.appliance, each.gpu) for each in to] for to in (self.to, move.to))
+        return self.source == move.source and next(places) == next(places)
 
     def end(self, why: str) -> None:
         if not self.ended.done():
@@ -52,15 +57,16 @@ class Moves:
         self._attempts = Attempts(look)
         self._orders: dict[str, _Order] = {}
 
-    async def order(self, uid: str, source: str, to: tuple[Allocation, ...], why: str) -> str:
-        """Moves what a movable claim has on `source` to `to`. Returns "" when it has moved, or why it stays.
+    async def order(self, uid: str, source: str, to: tuple[Allocation, ...], why: str) -> tuple[str, bool]:
+        """Moves what a movable claim has on `source` to `to`.
 
-        It is tried once. `why` is added to the claim's message.
+        Returns "" when it has moved, or why it stays; and whether the move was begun. It is tried once. `why` is added
+        to the claim's message.
         """
         order = self._orders[uid] = _Order(source, to, why, asyncio.get_running_loop().create_future())
         self._look(uid)
         try:
-            return await order.ended
+            return await order.ended, order.begun
         finally:
             self._orders.pop(uid, None)
 
@@ -103,7 +109,11 @@ class Moves:
         why = packing.stays(claim) or self._allocator.refusal(claim.uid, order.source, order.to)
         if why:
             order.end(why)
+            # An attempt whose write had no answer has booked the target.
+            if order.begun:
+                self._allocator.hold(request_of(claim, self._priorities), claim.status.held)
             return claim.status
+        order.begun = True
         self._ended.pop(claim.uid, None)
         status = moves.moving(claim, order.source, order.to, now, order.why)
         self._allocator.hold(request_of(claim, self._priorities), status.held)
@@ -115,7 +125,9 @@ class Moves:
             if claim.uid not in self._tasks:
                 self._tasks[claim.uid] = asyncio.create_task(self._run(claim, move))
             return claim.status
-        self.withdraw(claim.uid, why)
+        # Another move, as off an appliance that drains, does not carry out the order.
+        if (order := self._orders.get(claim.uid)) is not None and order.is_for(move):
+            order.end(why)
         if why:
             return self._not_moved(claim, why, now)
         return moves.moved(claim, move, appliances, now)

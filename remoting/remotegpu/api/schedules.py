@@ -6,6 +6,7 @@ Packing moves movable claims so that fewer GPUs are in use; it is also done on r
 """
 
 import datetime
+import re
 import zoneinfo
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -84,9 +85,13 @@ class Schedule:
         return below and meant and all(labels.get(key) == value for key, value in self.labels)
 
 
-# A request whose name begins so only asks for the plan.
+# How a request begins that asks for moves, and one that only asks for the plan.
+NOW: Final = "now"
 DRY_RUN: Final = "dry-run"
+_REQUEST: Final = re.compile(f"({NOW}|{DRY_RUN})-[A-Za-z0-9._-]{{1,50}}")
 _WINDOW: Final = "pack"
+# How often a pool is packed within its hours, if `every` does not say.
+DEFAULT_EVERY: Final = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +176,27 @@ class PackStays:
 
 
 @dataclass(frozen=True, slots=True)
+class PackFailure:
+    """A claim whose move failed. The schedule leaves it alone for a time."""
+
+    uid: str
+    at: str
+
+    @classmethod
+    def from_object(cls, stored: Mapping[str, Any]) -> "PackFailure":
+        return cls(stored["uid"], stored["at"])
+
+    def to_object(self) -> dict[str, Any]:
+        return {"uid": self.uid, "at": self.at}
+
+
+@dataclass(frozen=True, slots=True)
 class PackStatus:
     """The last packing of a pool, or the last plan for it."""
 
     request: str = ""  # the last request that was answered
     phase: PackPhase = PackPhase.DONE
+    scheduled: bool = False  # the schedule asked for the last packing
     started: str = ""  # when the last packing began; a plan alone does not count
     message: str = ""
     gpus_before: int = 0  # in use at the start
@@ -183,12 +204,14 @@ class PackStatus:
     moves: tuple[PackMove, ...] = ()
     stays: tuple[PackStays, ...] = ()
     recent: tuple[str, ...] = ()  # when the moves of the last hour began
+    failed: tuple[PackFailure, ...] = ()  # in the last day
 
     @classmethod
     def from_object(cls, stored: Mapping[str, Any]) -> "PackStatus":
         return cls(
             request=stored.get("request", ""),
             phase=PackPhase(stored.get("phase", PackPhase.DONE)),
+            scheduled=stored.get("scheduled", False),
             started=stored.get("started", ""),
             message=stored.get("message", ""),
             gpus_before=stored.get("gpusBefore", 0),
@@ -196,12 +219,14 @@ class PackStatus:
             moves=tuple(map(PackMove.from_object, stored.get("moves", ()))),
             stays=tuple(map(PackStays.from_object, stored.get("stays", ()))),
             recent=tuple(stored.get("recent", ())),
+            failed=tuple(map(PackFailure.from_object, stored.get("failed", ()))),
         )
 
     def to_object(self) -> dict[str, Any]:
         return {
             "request": self.request,
             "phase": str(self.phase),
+            "scheduled": self.scheduled,
             "started": self.started,
             "message": self.message,
             "gpusBefore": self.gpus_before,
@@ -209,6 +234,7 @@ class PackStatus:
             "moves": [each.to_object() for each in self.moves],
             "stays": [each.to_object() for each in self.stays],
             "recent": list(self.recent),
+            "failed": [each.to_object() for each in self.failed],
         }
 
 
@@ -219,8 +245,10 @@ def due(spec: PackSpec, started: str, now: datetime.datetime) -> bool:
     if spec.hours is not None and not spec.hours.covers(now):
         return False
     every = DEFAULT_EVERY if spec.every is None else spec.every
-    return not started or (now - datetime.datetime.fromisoformat(started)).total_seconds() >= every
+    # A time in the future is from a clock that was wrong.
+    return not started or abs((now - datetime.datetime.fromisoformat(started)).total_seconds()) >= every
 
 
-# How often a pool is packed within its hours, if `every` does not say.
-DEFAULT_EVERY: Final = 900
+def is_request(text: str) -> bool:
+    """Whether the value of the annotation asks for something."""
+    return _REQUEST.fullmatch(text) is not None

@@ -10,7 +10,7 @@ from rich.console import Console
 from remotegpu.api.kubernetes import API_VERSION, PACK_ANNOTATION, POOLS
 from remotegpu.api.objects import UNREADABLE
 from remotegpu.api.pools import GPUPool
-from remotegpu.api.schedules import DRY_RUN, FAILED, MOVED, PackMove, PackPhase, PackStatus
+from remotegpu.api.schedules import DRY_RUN, FAILED, MOVED, NOW, PackMove, PackPhase, PackStatus
 from remotegpu.cli import exits
 from remotegpu.cli.cluster.claims import refusals
 from remotegpu.cli.cluster.objects import Cluster, Object
@@ -24,18 +24,22 @@ _ANSWER_SECONDS: Final = 60.0
 def pack(cluster: Cluster, name: str, *, dry_run: bool, wait: bool) -> None:
     """Writes the request, and with `wait` follows what the operator makes of it. Raises CliError."""
     path, out = f"/apis/{API_VERSION}/{POOLS}/{name}", console()
-    request = f"{DRY_RUN if dry_run else 'now'}-{secrets.token_hex(4)}"
+    request = f"{DRY_RUN if dry_run else NOW}-{secrets.token_hex(4)}"
     with refusals():
         cluster.patch(path, {"metadata": {"annotations": {PACK_ANNOTATION: request}}})
-        if not wait and not dry_run:
+        if not wait:
             say(out, f"{name} was told; `kubectl describe gpupool {name}` says what becomes of it")
             return
         told: set[PackMove] = set()
         until = time.monotonic() + _ANSWER_SECONDS
         while True:
-            answer = _read(cluster.get(path))
+            stored = cluster.get(path)
+            answer = _read(stored)
             if answer is not None and (answer.request == request or answer.phase is PackPhase.MOVING):
                 until = time.monotonic() + _ANSWER_SECONDS
+            elif (stored["metadata"].get("annotations") or {}).get(PACK_ANNOTATION) != request:
+                said = f"another request for {name} came after this one, or it was taken back: ask again"
+                raise exits.CliError(exits.BUSY, said)
             elif time.monotonic() > until:
                 said = f"the operator does not answer: `kubectl get gpupool {name}` and its log say why"
                 raise exits.CliError(exits.UNAVAILABLE, said)
