@@ -39,11 +39,9 @@ def test_a_wait_ends(two_gpus: Appliance, wait: str, carrier: str) -> None:
     assert (run.returncode, run.stdout) == (0, "passed\n"), run.stderr
 
 
-def test_a_mirror_of_a_context_that_is_destroyed_while_it_works_is_compared() -> None:
-    env = {**os.environ, "REMOTEGPU_CHECK_MIRRORS": "1"}
-    with appliance() as remote:
-        words = command(remote, sys.executable, str(PROGRAMS / "ended_mirror.py"), "destroy-busy")
-        run = subprocess.run(words, capture_output=True, text=True, timeout=120, env=env)
+def test_a_mirror_of_a_context_that_is_destroyed_while_it_works_is_compared(two_gpus: Appliance) -> None:
+    env = {"REMOTEGPU_CHECK_MIRRORS": "1"}
+    run = two_gpus.run("ended_mirror.py", "destroy-busy", options=("-n", "1"), env=env)
     assert (run.returncode, run.stdout) == (0, "0 busy True\n"), run.stderr
 
 

@@ -23,11 +23,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
+from bench import claims, webhook
 from support.apiserver import api_server
 from support.system import PROGRAMS, appliance, line, until
 from support.webhook import Admission, issue, replica
-
-from bench import claims, webhook
 
 LEASES = 10
 TICK = os.sysconf("SC_CLK_TCK")

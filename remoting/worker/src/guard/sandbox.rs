@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 
 pub use sandbox::files::has_landlock;
 
+/// Variables that name files which a null GPU opens and changes when it starts (docs/frameworks.md).
+const NULL_FILES: [&str; 2] = ["REMOTEGPU_NULL_RULES", "REMOTEGPU_NULL_RULES_TALLY"];
+
 /// Whether the driver still has to open files after it has started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Files {
@@ -60,7 +63,7 @@ pub enum Writes {
 /// keeps other sessions from accessing this process. The appliance keeps its access, because it counts the memory of
 /// the process. Without Landlock no process of its user has access.
 ///
-/// With `Files::Done` the process changes no files, and reads libraries only, those in the folder `driver` included, and
+/// With `Files::Done` the process changes no files but those of a null GPU, and reads libraries only, those in the folder `driver` included, and
 /// what lies beneath folders of the root in which nothing is hidden.
 ///
 /// # Errors
@@ -77,7 +80,8 @@ pub fn prepare(
     }
     use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior};
     rustix::thread::set_no_new_privs(true).map_err(|e| e.to_string())?;
-    let own = ["/proc/self".into()];
+    let null_files = NULL_FILES.iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let own: Vec<PathBuf> = null_files.chain(["/proc/self".into()]).collect();
     let (readable, writable) = match (files, writes) {
         (Files::Done, _) => (files::libraries_and(driver, hidden), Writable::Beneath(&own)),
         (Files::Needed, Writes::Anywhere) => (vec!["/".into()], Writable::AllButHidden),
