@@ -129,12 +129,9 @@ def test_tensors_go_to_another_process(run: Run, where: str, segments: str) -> N
 
 
 @pytest.mark.parametrize("where", ["native", "share"])
-def test_ranks_that_need_nccl_end_with_an_error(run: Run, where: str) -> None:
-    """NCCL needs features that are not provided between processes. The promise is an error within ten seconds."""
+def test_two_ranks_of_nccl_on_one_gpu_end_with_its_error(run: Run, where: str) -> None:
+    """NCCL itself refuses them. Ranks on several GPUs: tests/null/test_nccl.py."""
     done = run(where, "nccl_ranks.py", str(free_port()))
-    outcomes = [line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]
+    outcomes = done.stdout.splitlines()
     assert len(outcomes) == 2, done.stdout + done.stderr
-    assert any("NCCL" in line for line in done.stderr.splitlines() if line.startswith("remotegpu: ")), done.stderr
-    for seconds, outcome in outcomes:
-        assert "NCCL" in outcome
-        assert float(seconds) < 10
+    assert all("Multiple Ranks are using the same GPU" in outcome for outcome in outcomes), done.stdout
