@@ -1,6 +1,5 @@
 //! Threads that make mirrors at the same time. What one thread has taken for its mirror, another one may lack.
 
-use super::NoMirror;
 use crate::session::lock;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
@@ -45,11 +44,7 @@ impl Makers {
     ///
     /// # Errors
     /// That of the last attempt.
-    pub fn make(
-        &self,
-        is_there: impl Fn() -> bool,
-        mut attempt: impl FnMut() -> Result<bool, NoMirror>,
-    ) -> Result<(), NoMirror> {
+    pub fn make<E>(&self, is_there: impl Fn() -> bool, mut attempt: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
         let mut turns = 0;
         loop {
             let before = {
@@ -104,7 +99,7 @@ mod tests {
                                 made.fetch_add(1, SeqCst);
                                 room.fetch_add(1, SeqCst);
                             }
-                            if took { Ok(true) } else { Err(NoMirror::Elsewhere) }
+                            if took { Ok(true) } else { Err("no room") }
                         },
                     );
                     assert!(outcome.is_ok());
@@ -119,7 +114,7 @@ mod tests {
         let attempts = AtomicUsize::new(0);
         let fail = || {
             attempts.fetch_add(1, SeqCst);
-            Err(NoMirror::Elsewhere)
+            Err("no room")
         };
         assert!(Makers::new().make(|| false, fail).is_err());
         assert_eq!(attempts.load(SeqCst), 1);
@@ -127,6 +122,6 @@ mod tests {
 
     #[test]
     fn an_error_does_not_count_if_another_thread_has_made_the_mirror() {
-        assert!(Makers::new().make(|| true, || Err(NoMirror::Elsewhere)).is_ok());
+        assert!(Makers::new().make(|| true, || Err("no room")).is_ok());
     }
 }
