@@ -59,6 +59,20 @@ def upload(array):
     return pointer
 
 
+def location(ordinal):
+    """The memory of a device."""
+    where = cu.CUmemLocation()
+    where.type, where.id = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, ordinal
+    return where
+
+
+def access(ordinal, flags):
+    """A device's access to memory."""
+    description = cu.CUmemAccessDesc()
+    description.location, description.flags = location(ordinal), flags
+    return description
+
+
 def on_device():
     """The properties by which `cuMemCreate` makes memory of the first device, and access to read and write it."""
     properties, access = cu.CUmemAllocationProp(), cu.CUmemAccessDesc()

@@ -4,7 +4,7 @@ checks that devices of two appliances do not, with "ended" that what is taken ba
 import sys
 
 import numpy as np
-from cu import code_of, cu, download, kernels, launch, ok, u32, u64, upload
+from cu import access, code_of, cu, download, kernels, launch, location, ok, u32, u64, upload
 
 COUNT = 300_000
 ENABLED, NOT_ENABLED, UNSUPPORTED, INVALID_CONTEXT, ILLEGAL_ADDRESS = 704, 705, 217, 201, 700
@@ -13,18 +13,6 @@ P2P = cu.CUdevice_P2PAttribute
 READWRITE = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 NONE = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_NONE
 ONES = np.ones(COUNT, np.float32)
-
-
-def location(ordinal):
-    where = cu.CUmemLocation()
-    where.type, where.id = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, ordinal
-    return where
-
-
-def access(ordinal, flags):
-    description = cu.CUmemAccessDesc()
-    description.location, description.flags = location(ordinal), flags
-    return description
 
 
 class Side:

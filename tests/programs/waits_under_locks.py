@@ -9,7 +9,7 @@ import sys
 import threading
 
 import numpy as np
-from cu import cu, ok, pinned, start
+from cu import access, cu, location, ok, pinned, start
 
 SECONDS = 120
 MIB = 1 << 20
@@ -104,18 +104,6 @@ def window():
             assert (array[0], array[1]) == (value + 1, value)
         opened.set()
     ok(cu.cuCtxSynchronize())
-
-
-def location(ordinal):
-    where = cu.CUmemLocation()
-    where.type, where.id = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, ordinal
-    return where
-
-
-def access(ordinal, flags):
-    description = cu.CUmemAccessDesc()
-    description.location, description.flags = location(ordinal), flags
-    return description
 
 
 def take_back(allow, forbid, flags):
