@@ -12,6 +12,7 @@ import os
 from dataclasses import replace
 from typing import Final
 
+from remotegpu.api.conditions import timestamp
 from remotegpu.api.kubernetes import (
     APPLIANCE_LABEL,
     COMPONENT_LABEL,
@@ -365,7 +366,7 @@ class Pools:
         while True:
             await self._dirty.wait()
             self._dirty.clear()
-            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            now = timestamp(datetime.datetime.now(datetime.UTC))
             for pool in list(self._pools.values()):
                 capacity = claims.capacity(pool.name)
                 metrics.count_pool(pool.name, capacity)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from remotegpu.api.claims import ClaimStatus, GPUClaim, Phase, Reason, pod_claim_name
+from remotegpu.api.conditions import timestamp
 from remotegpu.api.modes import ComputeMode
 from remotegpu.api.objects import UNREADABLE
 from remotegpu.api.pools import ApplianceStatus, GPUPool
@@ -380,7 +381,7 @@ class Claims:
 
     def _next(self, claim: GPUClaim, decision: Placed | Waiting | None) -> ClaimStatus:
         now = datetime.datetime.now(datetime.UTC)
-        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        stamp = timestamp(now)
         status = claim.status
         if status.phase is Phase.SUSPENDED:
             status = self._next_of_suspended(claim, decision, stamp)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from remotegpu.api.claims import Allocation, GPUClaim
+from remotegpu.api.conditions import timestamp
 from remotegpu.api.modes import default_sessions_per_gpu
 from remotegpu.api.pools import GPUPool
 from remotegpu.api.schedules import FAILED, MOVING, PackMove, PackPhase, PackStatus, due
@@ -102,7 +103,7 @@ class Packing:
                 if state is None:
                     return
                 counts, moves, stays = (plan.before, plan.after), self._moves_of(plan.steps), self._named(plan.stays)
-                stamp = _stamp(_now())
+                stamp = timestamp(_now())
                 status = builders.planned(
                     before, pool.pack_request, counts, moves, stays, stamp, only=only, scheduled=not asked
                 )
@@ -136,7 +137,7 @@ class Packing:
             return
         arrived = any(each.appliance == move.target for each in claim.status.allocations)
         why = "" if arrived else "it is not there, and the operator that began it has ended"
-        await self._store(uid, builders.ended(status, claim.uid, why, _stamp(_now())))
+        await self._store(uid, builders.ended(status, claim.uid, why, timestamp(_now())))
 
     async def _carry_out(self, uid: str) -> None:
         """Plans and moves claims, one after the other, until no plan has a move or the packing is not wanted any more.
@@ -189,14 +190,14 @@ class Packing:
         pool, now = self._pool(uid), _now()
         status = self._status(pool)
         status = replace(status, recent=builders.within_an_hour(status.recent, now))
-        await self._store(uid, builders.moving(status, move, tuple(more), _stamp(now)))
+        await self._store(uid, builders.moving(status, move, tuple(more), timestamp(now)))
         why, begun = await self._carry(uid, step, state.allocations(step), f"pool {pool.name} is packed")
         status = self._status(self._pool(uid))
         if why and (not begun or step.uid not in self._claims):
             refused[step.uid] = f"its move was not begun: {why}"
             await self._store(uid, builders.not_begun(status))
             return False
-        await self._store(uid, builders.ended(status, step.uid, why, _stamp(_now())))
+        await self._store(uid, builders.ended(status, step.uid, why, timestamp(_now())))
         if why:
             said = f"claim {move.claim} stays on {move.source}, and the rest is planned anew: {why}"
             self._tell(self._pool(uid), "NotPacked", said, True)
@@ -271,7 +272,3 @@ class Packing:
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
-
-
-def _stamp(now: datetime.datetime) -> str:
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -8,6 +8,7 @@ import uuid
 from collections import OrderedDict
 from typing import Final
 
+from remotegpu.api.conditions import timestamp
 from remotegpu_operator import metrics
 from remotegpu_operator.cluster.kube import Api, ApiError, Object, Resource, Unanswered
 
@@ -64,7 +65,7 @@ class Events:
 
 def event(resource: Resource, thing: Object, reason: str, message: str, *, warning: bool) -> Object:
     metadata = thing["metadata"]
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = timestamp(datetime.datetime.now(datetime.UTC))
     namespace = metadata.get("namespace", "default")
     reference = {
         "apiVersion": resource.api,

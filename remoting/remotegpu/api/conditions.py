@@ -1,10 +1,16 @@
 """Conditions of an object's status, in the form that all Kubernetes objects use."""
 
+import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 ConditionStatus = Literal["True", "False", "Unknown"]
+
+
+def timestamp(when: datetime.datetime) -> str:
+    """Returns a time in UTC as Kubernetes writes it: whole seconds."""
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True, slots=True)
